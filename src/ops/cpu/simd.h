@@ -1,0 +1,157 @@
+/* What every *.simd.c file starts from. It is compiled once per kernel set (src/ops/CMakeLists.txt).
+ *
+ * Vectors are always 16 floats (GCC/Clang vector extensions): the compiler splits them into two or
+ * four registers where the set has narrower ones. So an elementwise kernel or a 16-lane sum written
+ * once gives the same bits in every set, as long as it uses only + - * / sqrt and conversions
+ * (IEEE, -ffp-contract=off) and no fma. */
+#ifndef DT_OPS_CPU_SIMD_H
+#define DT_OPS_CPU_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define DT_CAT2(a, b) a##_##b
+#define DT_CAT(a, b) DT_CAT2(a, b)
+#define DT_KERNEL(name) DT_CAT(dt_##name, DT_ISA) /* DT_KERNEL(rope) -> dt_rope_avx2 */
+
+#define VL 16 /* floats in a vector */
+
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef float vf_any __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double vd8 __attribute__((vector_size(64)));
+
+#define VINLINE static inline __attribute__((always_inline, unused))
+
+VINLINE vf v_load(const float *p)
+{
+    return *(const vf_any *)p;
+}
+
+VINLINE void v_store(float *p, vf x)
+{
+    *(vf_any *)p = x;
+}
+
+VINLINE vf v_set(float x)
+{
+    return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+/* The first n < 16 floats; the others are `fill`. The same code path as full vectors follows. */
+VINLINE vf v_load_n(const float *p, int64_t n, float fill)
+{
+    vf x = v_set(fill);
+    memcpy(&x, p, (size_t)n * sizeof(float));
+    return x;
+}
+
+VINLINE void v_store_n(float *p, vf x, int64_t n)
+{
+    memcpy(p, &x, (size_t)n * sizeof(float));
+}
+
+/* mask lanes all ones or zero, as comparisons of vectors give them */
+VINLINE vf v_select(vi mask, vf a, vf b)
+{
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+VINLINE vf v_max(vf a, vf b)
+{
+    return v_select(a > b, a, b);
+}
+
+VINLINE vf v_min(vf a, vf b)
+{
+    return v_select(a < b, a, b);
+}
+
+/* Sum of the lanes in one fixed order: halves, quarters, ... */
+VINLINE float v_sum(vf x)
+{
+    float a[VL];
+    memcpy(a, &x, sizeof a);
+    for (int w = 8; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            a[i] += a[i + w];
+    return a[0];
+}
+
+VINLINE float v_reduce_max(vf x)
+{
+    float a[VL];
+    memcpy(a, &x, sizeof a);
+    for (int w = 8; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            a[i] = a[i] > a[i + w] ? a[i] : a[i + w];
+    return a[0];
+}
+
+/* exp(x) to about 1 ulp for -87 <= x <= 88, 0 below, +inf above; NaN stays NaN. Cody-Waite reduction and a
+ * degree-6 polynomial (coefficients: Cephes expf, Moshier), plain multiplies and adds: equal bits everywhere. */
+VINLINE vf v_exp(vf x)
+{
+    vf lo = v_set(-87.33654f), hi = v_set(88.72283f);
+    vf z = v_min(v_max(x, lo), hi);
+    vf n = z * v_set(1.44269504088896341f);
+    /* round to nearest through the exponent trick: |n| < 2^22 */
+    vf magic = v_set(12582912.0f);
+    vf k = (n + magic) - magic;
+    z = z - k * v_set(0.693359375f);
+    z = z - k * v_set(-2.12194440e-4f);
+    vf p = v_set(1.9875691500e-4f);
+    p = p * z + v_set(1.3981999507e-3f);
+    p = p * z + v_set(8.3334519073e-3f);
+    p = p * z + v_set(4.1665795894e-2f);
+    p = p * z + v_set(1.6666665459e-1f);
+    p = p * z + v_set(5.0000001201e-1f);
+    p = p * z * z + z + v_set(1.0f);
+    /* two steps of scaling, so that 2^k for k = 128 is reached without overflow of the exponent field */
+    vi e = __builtin_convertvector(k, vi);
+    vi e1 = e >> 1, e2 = e - e1;
+    p = p * (vf)((e1 + 127) << 23) * (vf)((e2 + 127) << 23);
+    p = v_select(x < lo, v_set(0.0f), p);
+    p = v_select(x > hi, v_set(__builtin_inff()), p);
+    return v_select(x != x, x, p);
+}
+
+/* Widening a bf16 (its bits) is exact; rounding to it is to nearest even, NaN stays a quiet NaN. */
+VINLINE uint16_t bf16_round(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+VINLINE float bf16_widen(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+typedef uint16_t vh __attribute__((vector_size(32)));
+typedef uint16_t vh_any __attribute__((vector_size(32), aligned(2), may_alias));
+
+VINLINE vf v_widen_bf16(const uint16_t *p)
+{
+    vu u = __builtin_convertvector(*(const vh_any *)p, vu) << 16;
+    return (vf)u;
+}
+
+VINLINE void v_store_bf16(uint16_t *p, vf x)
+{
+    vu u = (vu)x;
+    vu r = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    vu nan = u >> 16 | 0x40u;
+    vi is_nan = x != x;
+    r = ((vu)is_nan & nan) | (~(vu)is_nan & r);
+    *(vh_any *)p = __builtin_convertvector(r, vh);
+}
+
+#endif
