@@ -1,0 +1,28 @@
+/* Attention of the CPU sets: what kernels.c and the tests see, and the one piece of geometry that the
+ * size of the scratch depends on. */
+#ifndef DT_OPS_CPU_ATTENTION_H
+#define DT_OPS_CPU_ATTENTION_H
+
+#include "ops/ops.h"
+
+/* A tile is 64 query rows by 64 keys. With grouped queries the H / K query heads of one kv head share
+ * a tile: row r of it is query r / G, head r % G, so that they share the keys, too. */
+#define DT_ATTENTION_TILE 64
+
+void dt_attention_forward_reference(const struct dt_attention *a);
+void dt_attention_backward_reference(const struct dt_attention *a);
+void dt_attention_forward_portable(const struct dt_attention *a);
+void dt_attention_backward_portable(const struct dt_attention *a);
+void dt_attention_forward_avx2(const struct dt_attention *a);
+void dt_attention_backward_avx2(const struct dt_attention *a);
+void dt_attention_forward_avx512(const struct dt_attention *a);
+void dt_attention_backward_avx512(const struct dt_attention *a);
+void dt_attention_forward_avx512bf16(const struct dt_attention *a);
+void dt_attention_backward_avx512bf16(const struct dt_attention *a);
+
+/* Bytes of one thread's tiles; the threads' parts lie one after the other at the start of `work`. */
+size_t dt_attention_thread_bytes(int64_t D);
+/* Team of the next call; the work was sized for it. */
+int dt_attention_threads(void);
+
+#endif
