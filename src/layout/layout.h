@@ -1,0 +1,94 @@
+/* PURE. Parameter spaces, who keeps an element (home), who uses it (compute), and moves.
+ *
+ * A *space* is the concatenation of trainable tensors in execution order; every element has one
+ * index in it and knows nothing of devices. The *home* layout deals the space out as sorted
+ * intervals, cut on block edges. The *compute* layout is a list of boxes (row range x column range
+ * of a tensor) that follows from a plan; each says what its gradient is. A *move* is the
+ * intersection of two layouts as a list of rectangular pieces; gather, reduce, save, load, migrate
+ * are all moves, executed by state/. */
+#ifndef DT_LAYOUT_LAYOUT_H
+#define DT_LAYOUT_LAYOUT_H
+
+#include "arch/arch.h"
+
+struct dt_space {
+    const struct dt_arch *arch;
+    int64_t count;     /* tensors */
+    int64_t *tensor;   /* [count] index into arch->tensors, ascending */
+    int64_t *offset;   /* [count + 1] first element of each; the last is `elements` */
+    int64_t *of_arch;  /* [arch->tensor_count] position in this space, -1: in no space (frozen) */
+    int64_t elements;
+};
+
+/* trainable: [arch->tensor_count]. DT_E_CONFIG when nothing trains. */
+int dt_space_new(const struct dt_arch *arch, const bool *trainable, struct dt_space *out);
+void dt_space_free(struct dt_space *s);
+/* Position in the space of the tensor that holds element i, 0 <= i < elements. */
+int64_t dt_space_at(const struct dt_space *s, int64_t i);
+/* The nearest block edge at or below element i (a block is 1024 elements of one tensor); `elements` is an edge. */
+int64_t dt_space_block_edge(const struct dt_space *s, int64_t i);
+
+struct dt_interval {
+    int64_t begin, end; /* elements of the space */
+    int32_t owner;      /* worker, or file */
+    int64_t at;         /* element of the owner's storage where `begin` stands */
+};
+
+/* Sorted by begin. A home covers the space exactly once. */
+struct dt_home {
+    int64_t count;
+    struct dt_interval *intervals;
+};
+
+/* One interval a worker, sizes in proportion to share[workers] (NULL: equal), cut on block edges. A worker may
+ * get nothing. */
+int dt_home_even(const struct dt_space *s, int32_t workers, const double *share, struct dt_home *out);
+void dt_home_free(struct dt_home *h);
+
+struct dt_box {
+    int32_t owner;
+    int64_t tensor;         /* position in the space */
+    int64_t row0, row1, col0, col1;
+    enum dt_gradient gradient;
+    int64_t at;             /* element of the owner's storage of the box's first element */
+    int64_t ld;             /* storage elements between rows */
+};
+
+struct dt_compute {
+    int64_t count;
+    struct dt_box *boxes;
+};
+
+/* Every worker holds every tensor whole: the plan of data parallelism, and of one worker. Storage is in space order
+ * without gaps. */
+int dt_compute_whole(const struct dt_space *s, int32_t workers, struct dt_compute *out);
+void dt_compute_free(struct dt_compute *c);
+
+/* A rectangle of one tensor that stands on `from` and is wanted on `to`. */
+struct dt_piece {
+    int32_t from, to;
+    int64_t tensor;         /* position in the space */
+    int64_t rows, cols;
+    int64_t from_at, from_ld;
+    int64_t to_at, to_ld;
+};
+
+struct dt_move {
+    int64_t count;
+    struct dt_piece *pieces; /* in space order, then by owner */
+};
+
+/* Every element of every box, from the home that keeps it. */
+int dt_move_gather(const struct dt_space *s, const struct dt_home *home, const struct dt_compute *to,
+                   struct dt_move *out);
+/* Every part of every element's gradient to its home: `partial` boxes all send, of `same` boxes the first in the list
+ * that holds the element sends, `none` sends nothing. */
+int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from, const struct dt_home *home,
+                   struct dt_move *out);
+/* home -> home': also save (home -> file intervals) and load. */
+int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
+                    struct dt_move *out);
+void dt_move_free(struct dt_move *m);
+int64_t dt_move_elements(const struct dt_move *m);
+
+#endif

@@ -1,0 +1,222 @@
+/* Moves: where two layouts meet.
+ *
+ * An interval of the space, seen inside one tensor, is at most three rectangles: the rest of its
+ * first row, whole rows, the beginning of its last row. Clipping each to a box gives the pieces of
+ * interval x box; interval x interval is one run of elements, a rectangle of one row. Both layouts
+ * are sorted by where they stand in the space, so a move is one sweep. */
+#include "layout/layout.h"
+
+#include "base/arena.h"
+#include "base/error.h"
+
+#include <stdlib.h>
+
+struct list {
+    struct dt_move *move;
+    int64_t capacity;
+};
+
+static int push(struct list *l, struct dt_piece piece)
+{
+    if (l->move->count == l->capacity) {
+        int64_t capacity = l->capacity ? 2 * l->capacity : 64;
+        struct dt_piece *grown = realloc(l->move->pieces, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return DT_FAIL(DT_E_MEMORY, "cannot hold a move of %lld pieces", (long long)capacity);
+        l->move->pieces = grown;
+        l->capacity = capacity;
+    }
+    l->move->pieces[l->move->count++] = piece;
+    return DT_OK;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows [r0, r1) x columns [c0, c1) of the tensor, which stand in the interval, clipped to the box. */
+static int clip(struct list *l, const struct dt_space *s, const struct dt_interval *in,
+                const struct dt_box *box, int64_t r0, int64_t r1, int64_t c0, int64_t c1, bool to_home)
+{
+    r0 = max64(r0, box->row0);
+    r1 = min64(r1, box->row1);
+    c0 = max64(c0, box->col0);
+    c1 = min64(c1, box->col1);
+    if (r0 >= r1 || c0 >= c1)
+        return DT_OK;
+    int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
+    int64_t element = s->offset[box->tensor] + r0 * cols + c0;
+    int64_t home_at = in->at + (element - in->begin);
+    int64_t box_at = box->at + (r0 - box->row0) * box->ld + (c0 - box->col0);
+    struct dt_piece p = {.tensor = box->tensor, .rows = r1 - r0, .cols = c1 - c0};
+    if (to_home) {
+        p.from = box->owner, p.from_at = box_at, p.from_ld = box->ld;
+        p.to = in->owner, p.to_at = home_at, p.to_ld = cols;
+    } else {
+        p.from = in->owner, p.from_at = home_at, p.from_ld = cols;
+        p.to = box->owner, p.to_at = box_at, p.to_ld = box->ld;
+    }
+    return push(l, p);
+}
+
+/* All of interval x box. */
+static int meet(struct list *l, const struct dt_space *s, const struct dt_interval *in,
+                const struct dt_box *box, bool to_home)
+{
+    int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
+    int64_t base = s->offset[box->tensor];
+    int64_t begin = max64(in->begin, base) - base;
+    int64_t end = min64(in->end, s->offset[box->tensor + 1]) - base;
+    if (begin >= end)
+        return DT_OK;
+    int64_t first = begin / cols, last = (end - 1) / cols;
+    int64_t head = begin % cols, tail = (end - 1) % cols + 1;
+    if (first == last)
+        return clip(l, s, in, box, first, first + 1, head, tail, to_home);
+    if (head) {
+        DT_TRY(clip(l, s, in, box, first, first + 1, head, cols, to_home));
+        first++;
+    }
+    if (tail < cols) {
+        DT_TRY(clip(l, s, in, box, first, last, 0, cols, to_home));
+        return clip(l, s, in, box, last, last + 1, 0, tail, to_home);
+    }
+    return clip(l, s, in, box, first, last + 1, 0, cols, to_home);
+}
+
+/* The first interval that ends after element i. */
+static int64_t first_interval(const struct dt_home *h, int64_t i)
+{
+    int64_t lo = 0, hi = h->count;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (h->intervals[mid].end <= i)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static int with_home(struct list *l, const struct dt_space *s, const struct dt_home *home,
+                     const struct dt_box *box, bool to_home)
+{
+    for (int64_t i = first_interval(home, s->offset[box->tensor]);
+         i < home->count && home->intervals[i].begin < s->offset[box->tensor + 1]; i++)
+        DT_TRY(meet(l, s, &home->intervals[i], box, to_home));
+    return DT_OK;
+}
+
+int dt_move_gather(const struct dt_space *s, const struct dt_home *home, const struct dt_compute *to,
+                   struct dt_move *out)
+{
+    *out = (struct dt_move){0};
+    struct list l = {.move = out};
+    for (int64_t b = 0; b < to->count; b++) {
+        int rc = with_home(&l, s, home, &to->boxes[b], false);
+        if (rc < 0) {
+            dt_move_free(out);
+            return rc;
+        }
+    }
+    return DT_OK;
+}
+
+static bool same_box(const struct dt_box *a, const struct dt_box *b)
+{
+    return a->tensor == b->tensor && a->row0 == b->row0 && a->row1 == b->row1 && a->col0 == b->col0 &&
+           a->col1 == b->col1;
+}
+
+static bool overlap(const struct dt_box *a, const struct dt_box *b)
+{
+    return a->tensor == b->tensor && a->row0 < b->row1 && b->row0 < a->row1 && a->col0 < b->col1 &&
+           b->col0 < a->col1;
+}
+
+/* Does an earlier `same` box of the list already send this one? Boxes with equal gradients are replicas, hence equal
+ * in extent or disjoint; anything between is a plan that arch did not make. */
+static int sent_before(const struct dt_compute *c, int64_t b, bool *sent)
+{
+    *sent = false;
+    for (int64_t i = b - 1; i >= 0 && c->boxes[i].tensor == c->boxes[b].tensor; i--) {
+        if (c->boxes[i].gradient != DT_GRAD_SAME || !overlap(&c->boxes[i], &c->boxes[b]))
+            continue;
+        if (!same_box(&c->boxes[i], &c->boxes[b]))
+            return DT_FAIL(DT_E_INTERNAL, "boxes %lld and %lld of tensor %lld overlap in part",
+                           (long long)i, (long long)b, (long long)c->boxes[b].tensor);
+        *sent = true;
+    }
+    return DT_OK;
+}
+
+int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from, const struct dt_home *home,
+                   struct dt_move *out)
+{
+    int rc;
+    *out = (struct dt_move){0};
+    struct list l = {.move = out};
+    for (int64_t b = 0; b < from->count; b++) {
+        const struct dt_box *box = &from->boxes[b];
+        bool sent = box->gradient == DT_GRAD_NONE;
+        if (box->gradient == DT_GRAD_SAME)
+            DT_CHECK(fail, rc, sent_before(from, b, &sent));
+        if (!sent)
+            DT_CHECK(fail, rc, with_home(&l, s, home, box, true));
+    }
+    return DT_OK;
+fail:
+    dt_move_free(out);
+    return rc;
+}
+
+int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
+                    struct dt_move *out)
+{
+    int rc;
+    *out = (struct dt_move){0};
+    struct list l = {.move = out};
+    for (int64_t i = 0, j = 0; i < from->count && j < to->count;) {
+        const struct dt_interval *a = &from->intervals[i], *b = &to->intervals[j];
+        int64_t begin = max64(a->begin, b->begin), end = min64(a->end, b->end);
+        while (begin < end) { /* one piece a tensor: a tensor is what the receiver can name */
+            int64_t tensor = dt_space_at(s, begin);
+            int64_t stop = min64(end, s->offset[tensor + 1]);
+            DT_CHECK(fail, rc,
+                     push(&l, (struct dt_piece){
+                                  .from = a->owner, .to = b->owner, .tensor = tensor,
+                                  .rows = 1, .cols = stop - begin,
+                                  .from_at = a->at + (begin - a->begin), .from_ld = stop - begin,
+                                  .to_at = b->at + (begin - b->begin), .to_ld = stop - begin}));
+            begin = stop;
+        }
+        if (a->end <= b->end)
+            i++;
+        else
+            j++;
+    }
+    return DT_OK;
+fail:
+    dt_move_free(out);
+    return rc;
+}
+
+void dt_move_free(struct dt_move *m)
+{
+    free(m->pieces);
+    *m = (struct dt_move){0};
+}
+
+int64_t dt_move_elements(const struct dt_move *m)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->count; i++)
+        n += m->pieces[i].rows * m->pieces[i].cols;
+    return n;
+}
