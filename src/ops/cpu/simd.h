@@ -7,8 +7,13 @@
 #ifndef DT_OPS_CPU_SIMD_H
 #define DT_OPS_CPU_SIMD_H
 
+#include "ops/cpu/scalar.h"
+
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #define DT_CAT2(a, b) a##_##b
 #define DT_CAT(a, b) DT_CAT2(a, b)
@@ -117,24 +122,6 @@ VINLINE vf v_exp(vf x)
     return v_select(x != x, x, p);
 }
 
-/* Widening a bf16 (its bits) is exact; rounding to it is to nearest even, NaN stays a quiet NaN. */
-VINLINE uint16_t bf16_round(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-
-VINLINE float bf16_widen(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 typedef uint16_t vh __attribute__((vector_size(32)));
 typedef uint16_t vh_any __attribute__((vector_size(32), aligned(2), may_alias));
 
@@ -152,6 +139,75 @@ VINLINE void v_store_bf16(uint16_t *p, vf x)
     vi is_nan = x != x;
     r = ((vu)is_nan & nan) | (~(vu)is_nan & r);
     *(vh_any *)p = __builtin_convertvector(r, vh);
+}
+
+/* ---- tails ---- the loops of a kernel are written once, for k = VL (a constant that folds away)
+ * and for the k < VL elements that are left over. */
+
+VINLINE vf v_load_k(const float *p, int64_t k, float fill)
+{
+    return k == VL ? v_load(p) : v_load_n(p, k, fill);
+}
+
+VINLINE void v_store_k(float *p, vf x, int64_t k)
+{
+    if (k == VL)
+        v_store(p, x);
+    else
+        v_store_n(p, x, k);
+}
+
+VINLINE void v_store_bf16_k(uint16_t *p, vf x, int64_t k)
+{
+    if (k == VL) {
+        v_store_bf16(p, x);
+    } else {
+        uint16_t h[VL];
+        v_store_bf16(h, x);
+        memcpy(p, h, (size_t)k * sizeof *h);
+    }
+}
+
+/* x in the first k lanes, zero in the others. */
+VINLINE vf v_keep(vf x, int64_t k)
+{
+    const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return k == VL ? x : (vf)((lane < (vi){0} + (int32_t)k) & (vi)x);
+}
+
+VINLINE vf v_sqrt(vf x)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#else
+    float a[VL];
+    memcpy(a, &x, sizeof a);
+    for (int i = 0; i < VL; i++)
+        a[i] = __builtin_sqrtf(a[i]);
+    memcpy(&x, a, sizeof a);
+    return x;
+#endif
+}
+
+/* ---- sums in double: 16 lanes too, so that the order is that of the reference ---- */
+
+struct vd16 {
+    vd8 lo, hi;
+};
+
+VINLINE struct vd16 v_widen_double(vf x)
+{
+    return (struct vd16){
+        __builtin_convertvector(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7), vd8),
+        __builtin_convertvector(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15), vd8),
+    };
+}
+
+VINLINE double v_sum_double(struct vd16 x)
+{
+    double lane[VL];
+    memcpy(lane, &x, sizeof lane);
+    return s_tree_double(lane);
 }
 
 #endif
