@@ -71,7 +71,8 @@ struct dt_attention {
     void *work;     /* dt_attention_work_bytes(...) bytes, 64-byte aligned */
     /* backward only: */
     const float *d_o;    /* [rows, H * D] */
-    float *dq, *dk, *dv; /* written (not added to), same places and strides as q, k, v */
+    float *dq, *dk, *dv; /* written (not added to) */
+    int64_t ldd;         /* elements between rows of dq, dk and dv */
 };
 /* Linear in the length of the sequences; depends on the thread count and the shapes only.
  * q_rows: all query rows. Tiles count from a sequence's start. */

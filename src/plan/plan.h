@@ -56,7 +56,6 @@ struct dt_instruction {
     int64_t layer;      /* -1 for EMBED, HEAD and whole-step instructions */
     int64_t microbatch; /* -1 where none */
     bool first;         /* BACKWARD: the step's first contribution, gradients are written, not added to */
-    bool stop;           /* BACKWARD: nothing below trains, so no gradient is handed down */
 };
 
 struct dt_schedule {

@@ -46,9 +46,7 @@ static void upwards(struct dt_schedule *s, const struct dt_plan *p, enum dt_op o
 static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatch, int64_t microbatches)
 {
     bool first = microbatch == 0, last = microbatch + 1 == microbatches;
-    struct dt_instruction *i = push(s, DT_OP_BACKWARD, DT_SEG_HEAD, -1, microbatch);
-    i->first = first;
-    i->stop = p->lowest_trainable == p->layers;
+    push(s, DT_OP_BACKWARD, DT_SEG_HEAD, -1, microbatch)->first = first;
     if (last)
         push(s, DT_OP_REDUCE, DT_SEG_HEAD, -1, -1);
     for (int64_t l = p->layers - 1; l >= 0 && l >= p->lowest_trainable; l--) {
@@ -60,10 +58,8 @@ static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t mi
         push(s, DT_OP_BACKWARD, DT_SEG_MLP, l, microbatch)->first = first;
         if (last)
             push(s, DT_OP_REDUCE, DT_SEG_MLP, l, -1);
-        i = push(s, DT_OP_BACKWARD, DT_SEG_ATTENTION, l, microbatch);
-        i->first = first;
-        i->stop = l == p->lowest_trainable;
-        if (last)
+        push(s, DT_OP_BACKWARD, DT_SEG_ATTENTION, l, microbatch)->first = first;
+            if (last)
             push(s, DT_OP_REDUCE, DT_SEG_ATTENTION, l, -1);
     }
     if (p->lowest_trainable >= 0)
