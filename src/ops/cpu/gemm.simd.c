@@ -1,0 +1,277 @@
+/* The kernels of the matrix multiplication: a tile of C, MR rows by NV registers, stays in registers
+ * while a block of K passes by; every step of k reads one row of a panel of packed B and MR single
+ * elements of A. A tile of 8 x 48 needs 11 loads for 24 multiply-adds, so that the two load ports
+ * never hold up the two multipliers.
+ *
+ * Each element is one chain of multiply-adds over k in index order, whichever tile it falls in, so
+ * its bits depend on K alone. */
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/simd.h"
+
+#if defined(DT_ISA_avx512) || defined(DT_ISA_avx512bf16)
+#include <immintrin.h>
+#define GV 16 /* floats of a register */
+enum { MR = 8, NV = 3 };
+#elif defined(DT_ISA_avx2)
+#include <immintrin.h>
+#define GV 8
+enum { MR = 6, NV = 2 };
+#else
+#define GV 4
+enum { MR = 4, NV = 2 };
+#endif
+enum { NR = NV * GV };
+
+typedef float gv __attribute__((vector_size(GV * 4)));
+typedef float gv_any __attribute__((vector_size(GV * 4), aligned(4), may_alias));
+typedef uint32_t gu __attribute__((vector_size(GV * 4)));
+typedef int32_t gi __attribute__((vector_size(GV * 4)));
+typedef uint16_t gh __attribute__((vector_size(GV * 2)));
+typedef uint16_t gh_any __attribute__((vector_size(GV * 2), aligned(2), may_alias));
+
+VINLINE gv multiply_add(gv a, gv b, gv c)
+{
+#if GV == 16
+    return (gv)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif GV == 8
+    return (gv)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+VINLINE gv spread(float x)
+{
+#if GV == 16
+    return (gv)_mm512_set1_ps(x);
+#elif GV == 8
+    return (gv)_mm256_set1_ps(x);
+#else
+    return (gv){x, x, x, x};
+#endif
+}
+
+VINLINE gv load(const float *p)
+{
+    return *(const gv_any *)p;
+}
+
+VINLINE void store_bf16(uint16_t *p, gv x)
+{
+    gu u = (gu)x;
+    gu r = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    gu is_nan = (gu)(gi)(x != x);
+    r = (is_nan & (u >> 16 | 0x40u)) | (~is_nan & r);
+    *(gh_any *)p = __builtin_convertvector(r, gh);
+}
+
+/* ---- What happens to a finished tile ---------------------------------------------------------- */
+
+/* A tile whose columns fill its registers */
+VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV], int64_t i,
+                    int64_t j)
+{
+    for (int r = 0; r < mr; r++) {
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++) {
+            int64_t col = j + v * GV;
+            gv y = acc[r][v];
+            if (x->in)
+                y = y + load(x->in + (i + r) * x->ldin + col);
+            if (x->bias)
+                y = y + load(x->bias + col);
+            if (x->c)
+                *(gv_any *)(x->c + (i + r) * x->ldc + col) = y;
+            else
+                store_bf16(x->c_bf16 + (i + r) * x->ldc + col, y);
+        }
+    }
+}
+
+/* A tile cut short: the same sums, one by one */
+static void finish_cut(const struct dt_gemm_block *x, int mr, int cols, const float *acc, int64_t i,
+                       int64_t j)
+{
+    for (int r = 0; r < mr; r++)
+        for (int c = 0; c < cols; c++) {
+            float y = acc[r * NR + c];
+            if (x->in)
+                y += x->in[(i + r) * x->ldin + j + c];
+            if (x->bias)
+                y += x->bias[j + c];
+            if (x->c)
+                x->c[(i + r) * x->ldc + j + c] = y;
+            else
+                x->c_bf16[(i + r) * x->ldc + j + c] = bf16_round(y);
+        }
+}
+
+VINLINE void finish_any(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV],
+                        int64_t i, int64_t j)
+{
+    int64_t cols = x->cols - j;
+    if (cols >= nv * GV) {
+        finish(x, mr, nv, acc, i, j);
+        return;
+    }
+    float flat[MR * NR];
+    for (int r = 0; r < mr; r++)
+        for (int v = 0; v < nv; v++)
+            *(gv_any *)(flat + r * NR + v * GV) = acc[r][v];
+    finish_cut(x, mr, (int)cols, flat, i, j);
+}
+
+/* ---- fp32 -------------------------------------------------------------------------------------- */
+
+VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+{
+    const float *a = (const float *)x->a + i * x->lda;
+    const float *b = (const float *)x->b + j * x->kc;
+    int64_t lda = x->lda, kc = x->kc;
+    gv acc[MR][NV];
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++)
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++)
+            acc[r][v] = (gv){0};
+    for (int64_t k = 0; k < kc; k++) {
+        gv row[NV];
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++)
+            row[v] = load(b + k * NR + v * GV);
+#pragma GCC unroll 8
+        for (int r = 0; r < mr; r++) {
+            gv s = spread(a[r * lda + k]);
+#pragma GCC unroll 3
+            for (int v = 0; v < nv; v++)
+                acc[r][v] = multiply_add(s, row[v], acc[r][v]);
+        }
+    }
+    finish_any(x, mr, nv, acc, i, j);
+}
+
+/* ---- bf16 pairs -------------------------------------------------------------------------------- */
+
+#ifdef DT_ISA_avx512bf16
+VINLINE gv dot(gv acc, __m512i a, __m512i b)
+{
+    return (gv)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+}
+
+VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+{
+    const uint16_t *a = (const uint16_t *)x->a + i * x->lda;
+    int64_t lda = x->lda, pairs = x->kc / 2;
+    const uint32_t *b = (const uint32_t *)x->b + j * ((x->kc + 1) / 2);
+    gv acc[MR][NV];
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++)
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++)
+            acc[r][v] = (gv){0};
+    for (int64_t k = 0; k < pairs; k++) {
+        __m512i row[NV];
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++)
+            row[v] = _mm512_loadu_si512(b + k * NR + v * GV);
+#pragma GCC unroll 8
+        for (int r = 0; r < mr; r++) {
+            int32_t pair;
+            memcpy(&pair, a + r * lda + 2 * k, 4);
+            __m512i s = _mm512_set1_epi32(pair);
+#pragma GCC unroll 3
+            for (int v = 0; v < nv; v++)
+                acc[r][v] = dot(acc[r][v], s, row[v]);
+        }
+    }
+    if (x->kc & 1) /* half a pair is left; packed B has zeros beside it */
+        for (int r = 0; r < mr; r++)
+            for (int v = 0; v < nv; v++)
+                acc[r][v] = dot(acc[r][v], _mm512_set1_epi32(a[r * lda + x->kc - 1]),
+                                _mm512_loadu_si512(b + pairs * NR + v * GV));
+    finish_any(x, mr, nv, acc, i, j);
+}
+#endif
+
+/* ---- A block ----------------------------------------------------------------------------------- */
+
+/* Rows left over at the end of a block go in powers of two. */
+#define DT_GEMM_TILES(kind)                                                                       \
+    static __attribute__((noinline)) void full_##kind(const struct dt_gemm_block *x, int64_t i,   \
+                                                      int64_t j)                                  \
+    {                                                                                             \
+        tile_##kind(x, MR, NV, i, j);                                                             \
+    }                                                                                             \
+    VINLINE void rows_##kind(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j)   \
+    {                                                                                             \
+        int64_t left = x->rows - i < MR ? x->rows - i : MR, at = i;                               \
+        if (left == MR) {                                                                         \
+            tile_##kind(x, MR, nv, i, j);                                                         \
+            return;                                                                               \
+        }                                                                                         \
+        if (left & 4) {                                                                           \
+            tile_##kind(x, 4, nv, at, j);                                                         \
+            at += 4;                                                                              \
+        }                                                                                         \
+        if (left & 2) {                                                                           \
+            tile_##kind(x, 2, nv, at, j);                                                         \
+            at += 2;                                                                              \
+        }                                                                                         \
+        if (left & 1)                                                                             \
+            tile_##kind(x, 1, nv, at, j);                                                         \
+    }                                                                                             \
+    static __attribute__((noinline)) void cut_##kind(const struct dt_gemm_block *x, int64_t i,    \
+                                                     int64_t j)                                   \
+    {                                                                                             \
+        int64_t cols = x->cols - j;                                                               \
+        if (cols > 2 * GV && NV == 3)                                                             \
+            rows_##kind(x, NV, i, j);                                                             \
+        else if (cols > GV)                                                                       \
+            rows_##kind(x, 2, i, j);                                                              \
+        else                                                                                      \
+            rows_##kind(x, 1, i, j);                                                              \
+    }                                                                                             \
+    static void any_##kind(const struct dt_gemm_block *x, int64_t i, int64_t j)                   \
+    {                                                                                             \
+        if (x->rows - i >= MR && x->cols - j >= NR)                                               \
+            full_##kind(x, i, j);                                                                 \
+        else                                                                                      \
+            cut_##kind(x, i, j);                                                                  \
+    }                                                                                             \
+    static void block_##kind(const struct dt_gemm_block *x)                                       \
+    {                                                                                             \
+        if (x->panel_outer) {                                                                     \
+            for (int64_t j = 0; j < x->cols; j += NR)                                             \
+                for (int64_t i = 0; i < x->rows; i += MR)                                         \
+                    any_##kind(x, i, j);                                                          \
+        } else {                                                                                  \
+            for (int64_t i = 0; i < x->rows; i += MR)                                             \
+                for (int64_t j = 0; j < x->cols; j += NR)                                         \
+                    any_##kind(x, i, j);                                                          \
+        }                                                                                         \
+    }
+
+DT_GEMM_TILES(f32)
+
+static const struct dt_gemm_set set_f32 = {
+    MR, NR, 4, block_f32, DT_KERNEL(gemm_pack_a), DT_KERNEL(gemm_pack_b),
+};
+
+#ifdef DT_ISA_avx512bf16
+DT_GEMM_TILES(bf16)
+
+static const struct dt_gemm_set set_bf16 = {
+    MR, NR, 2, block_bf16, DT_KERNEL(gemm_pack_a16), DT_KERNEL(gemm_pack_b16),
+};
+#endif
+
+void DT_KERNEL(gemm)(const struct dt_gemm *g)
+{
+#ifdef DT_ISA_avx512bf16
+    if (g->compute == DT_BF16) {
+        dt_gemm_run(g, &set_bf16);
+        return;
+    }
+#endif
+    dt_gemm_run(g, &set_f32);
+}
