@@ -84,7 +84,7 @@ struct dt_arch {
     bool tied;              /* head uses the embedding */
     bool learned_positions;
     struct dt_rope rope;
-    int64_t *window;        /* [L] sliding window, 0: full attention */
+    int64_t *window;        /* [L] query i sees key j when 0 <= i - j < window; 0: full attention */
     double *scale;          /* [L] of attention scores */
     double initializer_range;
     int64_t bos, eos;       /* first ids of config.json, -1: none */
@@ -104,7 +104,9 @@ void dt_arch_free(struct dt_arch *a);
  * gives the embedding's index. */
 int64_t dt_arch_tensor(const struct dt_arch *a, int64_t layer, enum dt_role role);
 /* Find by Hugging Face name, with or without "model." / "transformer." in front; -1: unknown.
- * GPT-2's "attn.bias" / "attn.masked_bias" buffers and "rotary_emb.inv_freq" are known_buffer = true. */
+ * A tied model's "lm_head.weight" gives the embedding's index (whose name differs: a file may hold both).
+ * GPT-2's "attn.bias" / "attn.masked_bias" buffers and "rotary_emb.inv_freq" are -1 and known_buffer = true
+ * (known_buffer may be NULL). */
 int64_t dt_arch_tensor_by_name(const struct dt_arch *a, const char *name, bool *known_buffer);
 int64_t dt_arch_parameters(const struct dt_arch *a); /* elements, tied once */
 const char *dt_family_name(enum dt_family f);
