@@ -69,7 +69,7 @@ struct dt_config_key {
     size_t offset;               /* of the value in the caller's struct */
     const char *fallback;        /* the default as one would write it; NULL: none */
     bool required;               /* must be given */
-    double min, max;             /* of numbers, inclusive; both 0: any */
+    double min, max;             /* of numbers, inclusive; both 0: any; DT_CONFIG_MANY: no upper bound */
     bool above_min, below_max;   /* the bound itself is excluded */
     const char *const *names;    /* ends with NULL; "bfloat16|bf16": the first spelling is ours */
     int count;                   /* of DT_CONFIG_FLOATS */
@@ -99,7 +99,9 @@ struct dt_config_table {
     size_t size;                              /* of the caller's struct */
 };
 
-/* The most bytes a file may have, lists may hold, and a string may be long. */
+#define DT_CONFIG_MANY 1e15
+
+/* The most bytes a file may have, items a list may hold, and bytes a string may be long. */
 #define DT_CONFIG_MAX_BYTES ((size_t)1 << 20)
 #define DT_CONFIG_MAX_ITEMS 4096
 #define DT_CONFIG_MAX_STRING 4096
@@ -124,8 +126,8 @@ void dt_config_problem(struct dt_config *c, const char *key, const char *fmt, ..
     __attribute__((format(printf, 3, 4)));
 void dt_config_unsupported(struct dt_config *c, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* 0; or DT_E_CONFIG, DT_E_UNSUPPORTED when nothing else is wrong, DT_E_NOT_FOUND or DT_E_IO when the file
- * could not be read. Frees c, never the values. */
+/* 0; or DT_E_CONFIG (a file that cannot be read too), DT_E_UNSUPPORTED when nothing else is wrong,
+ * DT_E_MEMORY. Frees c, never the values. */
 int dt_config_end(struct dt_config *c);
 
 void dt_config_clear(const struct dt_config_table *table, void *values);

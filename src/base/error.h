@@ -77,7 +77,7 @@ void dt_error_clear(void);
 /* Carry a failure from one thread to another (a data thread to the loop). */
 struct dt_error_state {
     int code;
-    char message[2048];
+    char message[8192]; /* a configuration lists all its problems at once */
     char trail[512];
 };
 void dt_error_save(int code, struct dt_error_state *out);

@@ -7,7 +7,7 @@
 #include "base/config.h"
 
 enum dt_run_init { DT_INIT_PRETRAINED, DT_INIT_RANDOM };
-enum dt_run_bad_row { DT_BAD_ROW_FAIL, DT_BAD_ROW_SKIP };
+
 enum dt_run_dtype { DT_RUN_BFLOAT16, DT_RUN_FLOAT32 };
 enum dt_run_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_BLOCK };
 enum dt_run_schedule { DT_LR_CONSTANT, DT_LR_LINEAR, DT_LR_COSINE, DT_LR_WSD };
@@ -24,7 +24,7 @@ struct dt_run_config {
         double eval_fraction;           /* 0 when `eval` is given */
         int64_t max_length;
         bool shuffle;
-        int on_bad_row;      /* enum dt_run_bad_row */
+        int on_bad_row;      /* enum dt_bad_row of data/data.h */
         char *end_of_text;   /* "auto": the model's, "none", or the token's text */
         char *cache;         /* NULL: OUTPUT/cache */
         char *format;        /* auto text input_ids prompt alpaca sharegpt messages */
@@ -71,6 +71,7 @@ struct dt_run_config {
     } memory;
     int64_t workers; /* 1 in this version */
     int64_t threads; /* per worker; 0: every core that the process may use */
+    int reduction;   /* 0: float */
     char *kernels;   /* "auto" or a kernel set's name */
 };
 
