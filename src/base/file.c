@@ -283,6 +283,19 @@ int dt_fd_append(int fd, const char *path, const void *from, size_t bytes)
     return DT_OK;
 }
 
+int dt_fd_reserve(int fd, const char *path, size_t bytes)
+{
+    int rc;
+    if (bytes == 0)
+        return DT_OK;
+    do
+        rc = fallocate(fd, 0, 0, (off_t)bytes);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        rc = ftruncate(fd, (off_t)bytes);
+    return rc != 0 ? dt_file_fail("reserve space for", path) : DT_OK;
+}
+
 /* ---- Directories and names ---- */
 
 int dt_mkdir(const char *path)
@@ -317,6 +330,15 @@ int dt_mkdirs(const char *path)
 int dt_rename(const char *from, const char *to)
 {
     return rename(from, to) != 0 ? dt_file_fail("rename to", to) : DT_OK;
+}
+
+int dt_rename_exchange(const char *a, const char *b)
+{
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0)
+        return DT_OK;
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)
+        return DT_FAIL(DT_E_UNSUPPORTED, "%s: this file system cannot exchange two names", b);
+    return dt_file_fail("rename to", b);
 }
 
 int dt_unlink(const char *path)

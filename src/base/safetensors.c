@@ -105,7 +105,7 @@ static bool shape_size(enum dt_dtype dtype, int rank, const int64_t *shape, int6
     return true;
 }
 
-static int parse_shape(const char *where, const json_t *list, struct dt_tensor *t)
+static int parse_shape(const char *where, const json_t *list, struct dt_stored *t)
 {
     char shown[96];
     if (json_array_size(list) > DT_TENSOR_RANK)
@@ -126,7 +126,7 @@ static int parse_shape(const char *where, const json_t *list, struct dt_tensor *
 }
 
 static int parse_tensor(const struct dt_tensor_file *file, const char *name, const json_t *value,
-                        struct dt_tensor *t)
+                        struct dt_stored *t)
 {
     char where[DT_PATH + 160], shown[96];
     const char *dtype;
@@ -139,7 +139,7 @@ static int parse_tensor(const struct dt_tensor_file *file, const char *name, con
     DT_TRY(dt_json_need_string(in, "dtype", &dtype));
     DT_TRY(dt_json_need_array(in, "shape", &shape));
     DT_TRY(dt_json_need_array(in, "data_offsets", &offsets));
-    *t = (struct dt_tensor){.name = name};
+    *t = (struct dt_stored){.name = name};
     if (dt_dtype_parse(dtype, &t->dtype) < 0)
         return DT_FAIL(DT_E_UNSUPPORTED, "%s has dtype '%.40s', which is not supported", where,
                        dtype);
@@ -167,7 +167,7 @@ static int parse_tensor(const struct dt_tensor_file *file, const char *name, con
 
 static int by_place(const void *a, const void *b)
 {
-    const struct dt_tensor *x = a, *y = b;
+    const struct dt_stored *x = a, *y = b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     if (x->bytes != y->bytes) /* an empty tensor shares its place with the next one */
@@ -176,7 +176,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* The format allows neither holes nor overlaps nor anything after the last tensor. */
-static int check_coverage(const struct dt_tensor_file *file, const struct dt_tensor *t, size_t count)
+static int check_coverage(const struct dt_tensor_file *file, const struct dt_stored *t, size_t count)
 {
     size_t at = file->data_start;
     for (size_t i = 0; i < count; i++) {
@@ -197,7 +197,7 @@ static int parse_file(struct dt_tensor_set *set, size_t index)
     struct dt_tensor_file *file = &set->files[index];
     DT_TRY(parse_header(file));
     size_t want = set->count + json_object_size(file->header);
-    struct dt_tensor *more = realloc(set->tensors, (want + 1) * sizeof *more);
+    struct dt_stored *more = realloc(set->tensors, (want + 1) * sizeof *more);
     if (!more)
         return DT_FAIL(DT_E_MEMORY, "%s: cannot hold %zu tensors", file->path, want);
     set->tensors = more;
@@ -209,7 +209,7 @@ static int parse_file(struct dt_tensor_set *set, size_t index)
             DT_TRY(check_metadata(file, value));
             continue;
         }
-        struct dt_tensor *t = &set->tensors[set->count];
+        struct dt_stored *t = &set->tensors[set->count];
         DT_TRY(parse_tensor(file, name, value, t));
         t->file = index;
         set->bytes += t->bytes;
@@ -221,7 +221,7 @@ static int parse_file(struct dt_tensor_set *set, size_t index)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(struct dt_tensor *const *)a)->name, (*(struct dt_tensor *const *)b)->name);
+    return strcmp((*(struct dt_stored *const *)a)->name, (*(struct dt_stored *const *)b)->name);
 }
 
 static int sort_names(struct dt_tensor_set *set)
@@ -291,7 +291,7 @@ static int check_index(const struct dt_tensor_set *set, const char *path, const 
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)map, name, value) {
-        const struct dt_tensor *t = dt_tensors_find(set, name);
+        const struct dt_stored *t = dt_tensors_find(set, name);
         const char *found = t ? dt_path_basename(set->files[t->file].path) : "no shard";
         if (strcmp(found, json_string_value(value)) != 0)
             return DT_FAIL(DT_E_MODEL, "%s: tensor '%.120s' should stand in %s, found in %s: index "
@@ -422,12 +422,12 @@ void dt_tensors_close(struct dt_tensor_set *set)
 
 static int key_order(const void *key, const void *element)
 {
-    return strcmp(key, (*(struct dt_tensor *const *)element)->name);
+    return strcmp(key, (*(struct dt_stored *const *)element)->name);
 }
 
-const struct dt_tensor *dt_tensors_find(const struct dt_tensor_set *set, const char *name)
+const struct dt_stored *dt_tensors_find(const struct dt_tensor_set *set, const char *name)
 {
-    struct dt_tensor *const *t =
+    struct dt_stored *const *t =
         set->count ? bsearch(name, set->by_name, set->count, sizeof *set->by_name, key_order) : NULL;
     return t ? *t : NULL;
 }
@@ -443,7 +443,7 @@ static size_t likeness(const char *a, const char *b)
     return head + tail;
 }
 
-int dt_tensors_need(const struct dt_tensor_set *set, const char *name, const struct dt_tensor **out)
+int dt_tensors_need(const struct dt_tensor_set *set, const char *name, const struct dt_stored **out)
 {
     *out = dt_tensors_find(set, name);
     if (*out)

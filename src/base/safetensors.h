@@ -21,7 +21,7 @@
 #define DT_TENSOR_RANK 8
 #define DT_SAFETENSORS_HEADER_MAX ((size_t)100000000)
 
-struct dt_tensor {
+struct dt_stored {
     const char *name;
     enum dt_dtype dtype;
     int rank;                      /* 0: a scalar */
@@ -43,8 +43,8 @@ struct dt_tensor_file {
 
 struct dt_tensor_set {
     char path[DT_PATH];        /* as given to open */
-    struct dt_tensor *tensors; /* files in order of their names, tensors in order of their bytes */
-    struct dt_tensor **by_name; /* sorted */
+    struct dt_stored *tensors; /* files in order of their names, tensors in order of their bytes */
+    struct dt_stored **by_name; /* sorted */
     size_t count;
     struct dt_tensor_file *files;
     size_t file_count;
@@ -60,10 +60,10 @@ void dt_tensors_close(struct dt_tensor_set *set);
 /* The same from memory; `name` is for messages. The bytes must outlive the set. */
 int dt_tensors_parse(const void *data, size_t size, const char *name, struct dt_tensor_set *out);
 
-const struct dt_tensor *dt_tensors_find(const struct dt_tensor_set *set, const char *name);
+const struct dt_stored *dt_tensors_find(const struct dt_tensor_set *set, const char *name);
 /* Like find, but absence is DT_E_MODEL with the nearest name that there is. */
 int dt_tensors_need(const struct dt_tensor_set *set, const char *name,
-                    const struct dt_tensor **out);
+                    const struct dt_stored **out);
 /* A value of __metadata__ of one file; NULL when absent. */
 const char *dt_tensors_metadata(const struct dt_tensor_set *set, size_t file, const char *key);
 
