@@ -9,7 +9,8 @@ Each directory holds a model as users have it (config.json, model.safetensors or
     ids.long, logits.long   only for `dynamic` rope: beyond max_position_embeddings
     loss, tokens        token-weighted mean of the next-token loss over all sequences, its denominator
     grad.NAME           gradient of that mean, under the parameter's name
-    rope                cos and sin at the positions of `rope_positions`, [P, 2, D/2]
+    rope                cos and sin at the positions of `rope_positions`, [P, 2, D/2], of a sequence
+                        that ends with the last of them
 
 Everything is computed in float64. transformers itself drops to float32 inside RMSNorm and in the
 softmax of Llama-like models; both are replaced here by the same formula without the cast. Weights
@@ -198,8 +199,6 @@ def rope_table(model):
     if not hasattr(model.base_model, "rotary_emb"):
         return {}
     p = torch.tensor([ROPE_POSITIONS])
-    if "dynamic" in model.base_model.rotary_emb.rope_type:
-        p = p.clamp(max=40)  # one table serves one length: stay inside the original one
     cos, sin = model.base_model.rotary_emb(torch.zeros(1, dtype=torch.float32), p)
     half = cos.shape[-1] // 2
     return {"rope": torch.stack([cos[0, :, :half], sin[0, :, :half]], 1).contiguous(),
