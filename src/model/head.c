@@ -74,10 +74,9 @@ void model__head_backward(struct dt_model *m, bool first)
     model__norm_backward(m, final_norm(), dn, dx, false, first);
 }
 
-double dt_model_loss_sum(const struct dt_model *m)
+double dt_model_loss_sum(const struct dt_model *m, double total)
 {
     const double *loss = model__slot(m, DT_SLOT_LOSS, 0);
-    double total = 0;
     for (int64_t s = 0; s < m->batch.sequences; s++)
         total += dt_k->sum(loss + m->batch.start[s], m->batch.start[s + 1] - m->batch.start[s]);
     return total;

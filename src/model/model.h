@@ -68,7 +68,8 @@ void dt_model_backward(struct dt_model *m, enum dt_segment_kind segment, int64_t
 void dt_model_loss(struct dt_model *m);
 /* Logits of rows [row, row + n), n <= logits_rows: out -> DT_SLOT_LOGITS [n, V]. */
 float *dt_model_logits(struct dt_model *m, int64_t row, int64_t n);
-/* Losses of the micro-batch, in DT_SLOT_LOSS: summed per sequence, then in sequence order. */
-double dt_model_loss_sum(const struct dt_model *m);
+/* total plus the losses of the micro-batch, in DT_SLOT_LOSS: summed per sequence, then added in sequence order,
+ * so that the sum over a batch does not depend on how it was cut into micro-batches. */
+double dt_model_loss_sum(const struct dt_model *m, double total);
 
 #endif
