@@ -7,14 +7,8 @@
 #include "ops/cpu/attention.h"
 
 #include <math.h>
-#include <omp.h>
 
 #define CHUNK 512
-
-int dt_attention_threads(void)
-{
-    return omp_get_max_threads();
-}
 
 size_t dt_attention_thread_bytes(int64_t D)
 {
@@ -27,7 +21,7 @@ size_t dt_attention_work_bytes(int64_t H, int64_t K, int64_t D, int64_t q_rows)
 {
     size_t group = (size_t)(H / K), rows = (size_t)q_rows;
     size_t progress = (rows * group / DT_ATTENTION_TILE + rows + 1) * (size_t)K * sizeof(int32_t);
-    return (size_t)dt_attention_threads() * dt_attention_thread_bytes(D) + (progress + 63) / 64 * 64;
+    return (size_t)dt_ops_threads() * dt_attention_thread_bytes(D) + (progress + 63) / 64 * 64;
 }
 
 struct rows { /* of one sequence: where they start and how many there are */
@@ -88,7 +82,7 @@ static void forward_row(const struct dt_attention *a, const struct rows *n, int6
 
 void dt_attention_forward_reference(const struct dt_attention *a)
 {
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dt_attention_threads())
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dt_ops_threads())
     for (int64_t s = 0; s < a->sequences; s++)
         for (int64_t h = 0; h < a->H; h++) {
             struct rows n = rows_of(a, s);
@@ -158,7 +152,7 @@ static void backward_key(const struct dt_attention *a, const struct rows *n, int
 
 void dt_attention_backward_reference(const struct dt_attention *a)
 {
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dt_attention_threads())
+#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(dt_ops_threads())
     for (int64_t s = 0; s < a->sequences; s++)
         for (int64_t g = 0; g < a->K; g++) {
             struct rows n = rows_of(a, s);

@@ -22,7 +22,5 @@ void dt_attention_backward_avx512bf16(const struct dt_attention *a);
 
 /* Bytes of one thread's tiles; the threads' parts lie one after the other at the start of `work`. */
 size_t dt_attention_thread_bytes(int64_t D);
-/* Team of the next call; the work was sized for it. */
-int dt_attention_threads(void);
 
 #endif
