@@ -134,6 +134,8 @@ void dt_config_clear(const struct dt_config_table *table, void *values);
 
 /* The entry of a name or synonym as an option or a file would write it ('-' counts as '_'); else NULL. */
 const struct dt_config_key *dt_config_find(const struct dt_config_table *table, const char *name);
+/* The entry among the words that a name meets; else NULL. */
+const struct dt_config_word *dt_config_word_find(const struct dt_config_table *table, const char *name);
 /* The key nearest to a misspelt name, by edit distance, section included; NULL when nothing is near. */
 const char *dt_config_nearest(const struct dt_config_table *table, const char *name);
 /* The nearest of `n` words, NULL when nothing is near. */

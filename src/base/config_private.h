@@ -51,7 +51,6 @@ bool dt_config_looks_typed(const char *text);
 void dt_config_read_fallback(struct dt_config *c, const struct dt_config_key *key);
 
 /* config_names.c */
-const struct dt_config_word *dt_config_word_find(const struct dt_config_table *table, const char *name);
 bool dt_config_is_section(const struct dt_config_table *table, const char *name);
 void dt_config_unknown(struct dt_config *c, const char *where, const char *name, bool section);
 
