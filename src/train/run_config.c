@@ -67,9 +67,24 @@ static void check_rest(struct dt_config *c, const struct dt_run_config *cfg)
                           "when there are no evaluation files");
 }
 
-/* Defaults, checks across keys, and the verdict. On failure *cfg is emptied. */
-static int finish(struct dt_config *c, struct dt_run_config *cfg)
+/* "train.steps=20", "--train.steps=20", "data.shuffle", "no-data.shuffle". */
+static void read_override(struct dt_config *c, const char *text)
 {
+    const char *dashes = strncmp(text, "--", 2) == 0 ? "" : "--", *equals = strchr(text, '=');
+    char *option;
+    if (asprintf(&option, "%s%.*s", dashes, (int)(equals ? equals - text : (long)strlen(text)), text) < 0) {
+        dt_config_problem(c, "", "no memory to read %s", text);
+        return;
+    }
+    dt_config_read_option(c, option, equals ? equals + 1 : NULL);
+    free(option);
+}
+
+/* Overrides, defaults, checks across keys, and the verdict. On failure *cfg is emptied. */
+static int finish(struct dt_config *c, const char *const *overrides, int n, struct dt_run_config *cfg)
+{
+    for (int i = 0; i < n; i++)
+        read_override(c, overrides[i]);
     dt_config_defaults(c);
     check_batch(c, cfg);
     check_length(c, cfg);
@@ -86,19 +101,6 @@ static int finish(struct dt_config *c, struct dt_run_config *cfg)
     return DT_OK;
 }
 
-/* "train.steps=20", "--train.steps=20", "data.shuffle", "no-data.shuffle". */
-static void read_override(struct dt_config *c, const char *text)
-{
-    const char *dashes = strncmp(text, "--", 2) == 0 ? "" : "--", *equals = strchr(text, '=');
-    char *option;
-    if (asprintf(&option, "%s%.*s", dashes, (int)(equals ? equals - text : (long)strlen(text)), text) < 0) {
-        dt_config_problem(c, "", "no memory to read %s", text);
-        return;
-    }
-    dt_config_read_option(c, option, equals ? equals + 1 : NULL);
-    free(option);
-}
-
 int dt_run_config_load(const char *path, const char *const *overrides, int n,
                        struct dt_run_config *cfg)
 {
@@ -106,19 +108,17 @@ int dt_run_config_load(const char *path, const char *const *overrides, int n,
     memset(cfg, 0, sizeof *cfg);
     DT_TRY(dt_config_begin(&dt_run_config_table, cfg, &c));
     dt_config_read_file(c, path);
-    for (int i = 0; i < n; i++)
-        read_override(c, overrides[i]);
-    return finish(c, cfg);
+    return finish(c, overrides, n, cfg);
 }
 
 int dt_run_config_parse(const char *name, const char *directory, const void *text, size_t size,
-                        struct dt_run_config *cfg)
+                        const char *const *overrides, int n, struct dt_run_config *cfg)
 {
     struct dt_config *c;
     memset(cfg, 0, sizeof *cfg);
     DT_TRY(dt_config_begin(&dt_run_config_table, cfg, &c));
     dt_config_read_text(c, name, directory, text, size);
-    return finish(c, cfg);
+    return finish(c, overrides, n, cfg);
 }
 
 void dt_run_config_free(struct dt_run_config *cfg)

@@ -84,7 +84,7 @@ int dt_run_config_load(const char *path, const char *const *overrides, int n,
                        struct dt_run_config *cfg);
 /* The same for a text in memory; relative paths are relative to `directory`. */
 int dt_run_config_parse(const char *name, const char *directory, const void *text, size_t size,
-                        struct dt_run_config *cfg);
+                        const char *const *overrides, int n, struct dt_run_config *cfg);
 void dt_run_config_free(struct dt_run_config *cfg);
 
 /* YAML that loads back to the same configuration; a run keeps it as OUTPUT/config.yaml. */

@@ -49,7 +49,7 @@ static const struct dt_config_key keys[] = {
      DT_CONFIG_INT, AT(data.max_length), "1024", .min = 2, .max = 1 << 24, .change = DT_CONFIG_FIXED,
      .unit = "tokens",
      .doc = "longest sequence; longer documents are cut into pieces, longer fine-tuning rows truncated with a count"},
-    {"data.shuffle", NULL, DT_CONFIG_BOOL, AT(data.shuffle), "true", .change = DT_CONFIG_FIXED,
+    {"data.shuffle", "shuffle", DT_CONFIG_BOOL, AT(data.shuffle), "true", .change = DT_CONFIG_FIXED,
      .doc = "new order every epoch, a function of the seed; false is file order"},
     {"data.on_bad_row", NULL, DT_CONFIG_ENUM, AT(data.on_bad_row), "fail", .names = bad_rows,
      .change = DT_CONFIG_FIXED, .doc = "a row that cannot be used stops the run, or is skipped and counted"},

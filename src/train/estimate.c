@@ -1,0 +1,170 @@
+#include "train/estimate.h"
+
+#include "base/error.h"
+#include "base/file.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a run has beside its arenas, measured (tests/unit/train/test_train_estimate.c holds it to VmHWM): pages of
+ * the program and its libraries that only training touches, stacks of the team and the data thread, buffers. */
+#define PROCESS_EXTRA ((size_t)6 << 20)
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+struct dt_batch_bound dt_batch_bound_of(const struct dt_run_config *c)
+{
+    if (c->batch.sequences > 0)
+        return (struct dt_batch_bound){c->batch.sequences, c->batch.sequences * c->data.max_length};
+    int64_t tokens = c->batch.tokens > c->data.max_length ? c->batch.tokens : c->data.max_length;
+    return (struct dt_batch_bound){tokens, tokens};
+}
+
+int dt_freeze(const struct dt_arch *arch, const struct dt_config_strings *patterns, bool *trainable)
+{
+    for (int64_t i = 0; i < arch->tensor_count; i++)
+        trainable[i] = true;
+    for (int64_t p = 0; p < patterns->count; p++) {
+        bool matched = false;
+        for (int64_t i = 0; i < arch->tensor_count; i++)
+            if (fnmatch(patterns->items[p], arch->tensors[i].name, 0) == 0) {
+                trainable[i] = false;
+                matched = true;
+            }
+        if (!matched)
+            return DT_FAIL(DT_E_CONFIG, "train.freeze: '%s' matches no tensor; names are like '%s' and '%s'",
+                           patterns->items[p], arch->tensors[0].name, arch->tensors[arch->tensor_count / 2].name);
+    }
+    return DT_OK;
+}
+
+struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c, struct dt_batch_bound bound)
+{
+    return (struct dt_executor_options){
+        .compute = c->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16,
+        .train = true,
+        .recompute = c->train.recompute == DT_RECOMPUTE_BLOCK,
+        .microbatch_tokens = c->microbatch.tokens,
+        .positions = c->data.max_length,
+        .max_sequences = bound.sequences,
+        .max_tokens = bound.tokens > c->microbatch.tokens ? bound.tokens : c->microbatch.tokens,
+    };
+}
+
+static size_t resident_now(void)
+{
+    char *text;
+    size_t size;
+    unsigned long long pages = 0;
+    if (dt_file_read("/proc/self/statm", 4096, &text, &size) < 0)
+        return 0;
+    sscanf(text, "%*s %llu", &pages);
+    free(text);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
+                    struct dt_batch_bound bound, size_t data_bytes, struct dt_estimate *out)
+{
+    static size_t process; /* the program before it opened anything big: the first estimate sees that */
+    *out = (struct dt_estimate){.data = data_bytes};
+    struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = trainable};
+    struct dt_executor_options eo = dt_executor_options_of(c, bound);
+    DT_TRY(dt_state_bytes(arch, &so, &out->state));
+    out->activations = dt_executor_bytes(arch, &eo);
+    out->batches = 2 * dt_global_batch_bytes(bound.sequences, bound.tokens) +
+                   dt_global_batch_bytes(eo.max_sequences, eo.max_tokens);
+    if (!process)
+        process = resident_now();
+    out->process = process + PROCESS_EXTRA;
+    out->total = out->state + out->activations + out->batches + out->data + out->process;
+    out->parameters = dt_arch_parameters(arch);
+    for (int64_t i = 0; i < arch->tensor_count; i++)
+        out->trainable += trainable[i] ? arch->tensors[i].rows * arch->tensors[i].cols : 0;
+    int64_t length = min64(c->data.max_length, bound.tokens);
+    out->step_flops = 3 * dt_arch_forward_flops(arch, length) * ((double)bound.tokens / (double)length);
+    return DT_OK;
+}
+
+/* A number in a file of the kernel's; 0: none, or "max". */
+static size_t number_in(const char *path, const char *after)
+{
+    char *text;
+    size_t size, value = 0;
+    if (!dt_file_exists(path) || dt_file_read(path, (size_t)1 << 20, &text, &size) < 0)
+        return 0;
+    const char *p = after ? strstr(text, after) : text;
+    if (p)
+        value = (size_t)strtoull(p + (after ? strlen(after) : 0), NULL, 10);
+    free(text);
+    return value;
+}
+
+static void lower(size_t *limit, const char **what, size_t value, const char *name)
+{
+    if (value > 0 && value < *limit) {
+        *limit = value;
+        *what = name;
+    }
+}
+
+size_t dt_memory_allowed(const struct dt_run_config *c, const char **what)
+{
+    size_t limit = (size_t)-1;
+    *what = "no limit was found";
+    lower(&limit, what, (size_t)c->memory.limit << 20, "memory.limit");
+    lower(&limit, what, number_in("/sys/fs/cgroup/memory.max", NULL), "the control group's limit");
+    lower(&limit, what, number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL), "the control group's limit");
+    lower(&limit, what, number_in("/proc/meminfo", "MemAvailable:") << 10, "what the machine has free");
+    return limit;
+}
+
+/* The smallest change that fits: recomputation, smaller micro-batches, both. */
+static void advise(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
+                   struct dt_batch_bound bound, const struct dt_estimate *e, size_t limit, char *out, size_t size)
+{
+    struct dt_run_config other = *c;
+    struct dt_estimate smaller;
+    for (int recompute = c->train.recompute; recompute <= DT_RECOMPUTE_BLOCK; recompute++) {
+        other.train.recompute = recompute;
+        for (int64_t tokens = c->microbatch.tokens; tokens >= c->data.max_length; tokens /= 2) {
+            other.microbatch.tokens = tokens;
+            if (dt_estimate_run(arch, &other, trainable, bound, e->data, &smaller) < 0 || smaller.total > limit)
+                continue;
+            char microbatch[64] = "";
+            if (tokens != c->microbatch.tokens)
+                snprintf(microbatch, sizeof microbatch, "microbatch.tokens: %lld", (long long)tokens);
+            snprintf(out, size, "%s%s%s brings it to %.2f GiB", microbatch,
+                     microbatch[0] && recompute != c->train.recompute ? " with " : "",
+                     recompute != c->train.recompute ? "train.recompute: block" : "", (double)smaller.total / 0x1p30);
+            return;
+        }
+    }
+    other.microbatch.tokens = c->data.max_length;
+    other.train.recompute = DT_RECOMPUTE_BLOCK;
+    snprintf(out, size, "no setting of microbatch.tokens and train.recompute is enough (at data.max_length = %lld); "
+             "lower data.max_length, freeze tensors or take a smaller model", (long long)c->data.max_length);
+    if (dt_estimate_run(arch, &other, trainable, bound, e->data, &smaller) >= 0) {
+        size_t used = strlen(out);
+        snprintf(out + used, size - used, " (%.2f GiB is the least)", (double)smaller.total / 0x1p30);
+    }
+}
+
+int dt_estimate_check(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
+                      struct dt_batch_bound bound, const struct dt_estimate *e)
+{
+    const char *what;
+    char advice[512];
+    size_t limit = dt_memory_allowed(c, &what);
+    if (e->total <= limit)
+        return DT_OK;
+    advise(arch, c, trainable, bound, e, limit, advice, sizeof advice);
+    return DT_FAIL(DT_E_CONFIG, "this run needs %.2f GiB, but %s allows %.2f GiB; %s", (double)e->total / 0x1p30, what,
+                   (double)limit / 0x1p30, advice);
+}

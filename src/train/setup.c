@@ -1,0 +1,303 @@
+/* Opening a run, cheapest mistakes first: model, directory and lock, configuration against what stands there,
+ * data, memory, and only then the arenas. */
+#include "train/run.h"
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STARTS_WITHOUT_PROGRESS 10
+
+static int open_model(struct dt_run *r)
+{
+    const struct dt_run_config *c = r->config;
+    DT_TRY(dt_model_directory(c->model, r->model_dir));
+    DT_TRY(dt_arch_load(r->model_dir, &r->arch));
+    DT_TRY(dt_tokenizer_of(r->model_dir, r->arch, &r->tokenizer));
+    DT_TRY(DT_NEW(&r->trainable, r->arch->tensor_count));
+    DT_TRY(dt_freeze(r->arch, &c->train.freeze, r->trainable));
+    bool bounded = r->arch->learned_positions || r->arch->rope.kind == DT_ROPE_DYNAMIC;
+    if (c->data.max_length > r->arch->positions && bounded)
+        return DT_FAIL(DT_E_CONFIG, "data.max_length = %" PRId64 ", but %s/config.json has %" PRId64
+                       " positions; lower data.max_length", c->data.max_length, r->model_dir, r->arch->positions);
+    if (c->data.max_length > r->arch->positions)
+        dt_warn("data.max_length = %" PRId64 " is beyond the model's %" PRId64 " positions", c->data.max_length,
+                r->arch->positions);
+    dt_info("model: %s, %s, %.2f M parameters, %" PRId64 " layers, width %" PRId64 ", vocabulary %" PRId64, r->model_dir,
+            dt_family_name(r->arch->family), (double)dt_arch_parameters(r->arch) / 1e6, r->arch->L, r->arch->C, r->arch->V);
+    return DT_OK;
+}
+
+/* Starts that bring no newer checkpoint are counted, so that a scheduler's requeue does not loop for ever. */
+static int count_start(const struct dt_run *r)
+{
+    char path[DT_PATH], *text, line[64];
+    size_t size;
+    long long step = -1, starts = 0;
+    DT_TRY(dt_path_join(path, r->config->output, ".starts"));
+    if (dt_file_exists(path) && dt_file_read(path, 256, &text, &size) >= 0) {
+        if (sscanf(text, "%lld %lld", &step, &starts) != 2 || step != r->first)
+            starts = 0;
+        free(text);
+    }
+    if (starts >= STARTS_WITHOUT_PROGRESS)
+        return DT_FAIL(DT_E_NO_PROGRESS, "%lld starts from step %lld brought no newer checkpoint; look at the log, then "
+                       "remove %s to try again", starts, step, path);
+    int n = snprintf(line, sizeof line, "%" PRId64 " %lld\n", r->first, starts + 1);
+    if (dt_file_write(path, line, (size_t)n) < 0)
+        dt_warn("starts cannot be counted: %s", dt_error_message());
+    return DT_OK;
+}
+
+/* Decides where the run goes on: r->first. */
+static int find_start(struct dt_run *r, char checkpoint[DT_PATH])
+{
+    const struct dt_run_config *c = r->config;
+    char moved[DT_PATH], yaml[DT_PATH];
+    DT_TRY(dt_checkpoint_clean(r->checkpoints));
+    if (r->options->start_over) {
+        DT_TRY(dt_checkpoint_set_aside(r->checkpoints, moved));
+        if (moved[0])
+            dt_info("start over: the old checkpoints are now %s", moved);
+    }
+    DT_TRY(dt_checkpoint_newest(r->checkpoints, checkpoint, &r->saved));
+    r->first = r->saved >= 0 ? r->saved : 0;
+    DT_TRY(count_start(r));
+    if (r->saved < 0)
+        return DT_OK;
+    DT_TRY(dt_path_join(yaml, c->output, "config.yaml"));
+    if (dt_file_exists(yaml))
+        DT_TRY(dt_run_config_diff(yaml, c, r->options->allow, r->options->allow_count));
+    dt_info("going on from %s", checkpoint);
+    return DT_OK;
+}
+
+static int open_directory(struct dt_run *r, char checkpoint[DT_PATH])
+{
+    const struct dt_run_config *c = r->config;
+    checkpoint[0] = '\0';
+    r->saved = -1;
+    DT_TRY(dt_path_join(r->checkpoints, c->output, "checkpoints"));
+    if (r->options->dry_run)
+        return DT_OK;
+    DT_TRY(dt_run_lock(c->output, &r->lock));
+    r->locked = true;
+    return find_start(r, checkpoint);
+}
+
+static int write_config(const struct dt_run *r)
+{
+    char path[DT_PATH], *text = NULL;
+    size_t size = 0;
+    DT_TRY(dt_path_join(path, r->config->output, "config.yaml"));
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return DT_FAIL(DT_E_MEMORY, "cannot print the configuration: out of memory");
+    dt_run_config_print(r->config, f);
+    fclose(f);
+    int rc = dt_file_write(path, text, size);
+    free(text);
+    return rc;
+}
+
+static struct dt_data_options data_options(const struct dt_run *r, char cache[DT_PATH])
+{
+    const struct dt_run_config *c = r->config;
+    if (c->data.cache || r->options->dry_run)
+        snprintf(cache, DT_PATH, "%s", c->data.cache ? c->data.cache : "");
+    else
+        snprintf(cache, DT_PATH, "%s/cache", c->output);
+    return (struct dt_data_options){
+        .tokenizer = r->tokenizer,
+        .max_length = c->data.max_length,
+        .vocab_size = r->arch->V,
+        .on_bad_row = (enum dt_bad_row)c->data.on_bad_row,
+        .format = c->data.format,
+        .chat_template = c->data.chat_template,
+        .model_dir = r->model_dir,
+        .cache_dir = cache[0] ? cache : NULL,
+        .seed = (uint64_t)c->seed,
+    };
+}
+
+static int open_data(struct dt_run *r)
+{
+    const struct dt_run_config *c = r->config;
+    char cache[DT_PATH];
+    struct dt_data_options o = data_options(r, cache);
+    DT_TRY(dt_end_of_text(c->data.end_of_text, r->arch, r->tokenizer, &o.end_of_text));
+    bool hold_out = c->data.eval.count == 0 && c->data.eval_fraction > 0;
+    o.files = (const char *const *)c->data.train.items;
+    o.file_count = c->data.train.count;
+    o.eval_fraction = hold_out ? c->data.eval_fraction : 0;
+    o.part = hold_out ? DT_PART_TRAIN : DT_PART_ALL;
+    DT_TRY(dt_dataset_open(&o, &r->train));
+    o.part = hold_out ? DT_PART_EVAL : DT_PART_ALL;
+    if (c->data.eval.count > 0) {
+        o.files = (const char *const *)c->data.eval.items;
+        o.file_count = c->data.eval.count;
+    }
+    if (hold_out || c->data.eval.count > 0)
+        DT_TRY(dt_dataset_open(&o, &r->eval));
+    /* Training does not need the tokenizer; a vocabulary of 150 000 would stay resident for nothing. */
+    dt_tokenizer_close(r->tokenizer);
+    r->tokenizer = NULL;
+    malloc_trim(0);
+    return DT_OK;
+}
+
+static int open_sampler(struct dt_run *r)
+{
+    const struct dt_run_config *c = r->config;
+    struct dt_sampler_options o = {.seed = (uint64_t)c->seed, .shuffle = c->data.shuffle,
+                                   .batch_tokens = c->batch.tokens, .batch_sequences = c->batch.sequences};
+    DT_TRY(dt_sampler_new(r->train, &o, &r->sampler));
+    r->steps = c->train.steps;
+    if (c->train.epochs > 0)
+        DT_TRY(dt_sampler_steps(r->sampler, c->train.epochs, &r->steps));
+    dt_info("data: %" PRId64 " sequences, %" PRId64 " tokens (%" PRId64 " train) · %" PRId64 " steps",
+            dt_dataset_samples(r->train), dt_dataset_tokens(r->train), dt_dataset_loss_tokens(r->train), r->steps);
+    return DT_OK;
+}
+
+static struct dt_batch_bound bound_of(const struct dt_run *r)
+{
+    return (struct dt_batch_bound){dt_sampler_max_samples(r->sampler), dt_sampler_max_tokens(r->sampler)};
+}
+
+static int check_memory(struct dt_run *r)
+{
+    struct dt_estimate e;
+    const char *what;
+    size_t data = (size_t)dt_dataset_tokens(r->train) * sizeof(int32_t);
+    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, bound_of(r), data, &e));
+    DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, bound_of(r), &e));
+    dt_info("memory: %.2f GiB of the %.2f GiB that %s allows (state %.2f, activations %.2f) · %" PRId64
+            " of %" PRId64 " parameters train", (double)e.total / 0x1p30,
+            (double)dt_memory_allowed(r->config, &what) / 0x1p30, what, (double)e.state / 0x1p30,
+            (double)e.activations / 0x1p30, e.trainable, e.parameters);
+    return DT_OK;
+}
+
+static struct dt_optimizer optimizer_of(const struct dt_run *r)
+{
+    static const enum dt_lr_shape shape[] = {[DT_LR_CONSTANT] = DT_SHAPE_CONSTANT, [DT_LR_LINEAR] = DT_SHAPE_LINEAR,
+                                             [DT_LR_COSINE] = DT_SHAPE_COSINE, [DT_LR_WSD] = DT_SHAPE_WSD};
+    const struct dt_run_config *c = r->config;
+    return (struct dt_optimizer){
+        .lr = c->optimizer.lr, .min_lr_ratio = c->optimizer.min_lr_ratio,
+        .shape = shape[c->optimizer.schedule], .steps = r->steps,
+        .warmup = dt_run_config_warmup(c, r->steps), .decay = dt_run_config_decay(c, r->steps),
+        .beta1 = c->optimizer.betas[0], .beta2 = c->optimizer.betas[1], .eps = c->optimizer.eps,
+        .weight_decay = c->optimizer.weight_decay, .clip = c->optimizer.clip,
+    };
+}
+
+/* A value of trainer.json that must be what this run computes. */
+static int same(const json_t *trainer, const char *key, uint64_t value, const struct dt_run *r, const char *section)
+{
+    char now[20];
+    const char *then = json_string_value(json_object_get(trainer, key));
+    snprintf(now, sizeof now, "%016" PRIx64, value);
+    if (!then || strcmp(then, now) == 0)
+        return DT_OK;
+    for (int i = 0; i < r->options->allow_count; i++)
+        if (strcmp(r->options->allow[i], section) == 0)
+            return DT_OK;
+    return DT_FAIL(DT_E_CONFIG, "the %s behind '%s' is not what the checkpoint was trained with (hash %s then, %s now); "
+                   "give --allow-change=%s to go on all the same", key, section, then, now, section);
+}
+
+static int load_checkpoint(struct dt_run *r, const char *path)
+{
+    struct dt_checkpoint c;
+    int rc;
+    DT_TRY(dt_checkpoint_open(path, &c));
+    DT_CHECK(done, rc, same(c.trainer, "arch", r->arch->hash, r, "model"));
+    DT_CHECK(done, rc, same(c.trainer, "data", dt_dataset_hash(r->train), r, "data"));
+    DT_CHECK(done, rc, dt_state_load_checkpoint(&r->state, &c));
+    r->samples = json_integer_value(json_object_get(c.trainer, "samples"));
+    r->tokens = json_integer_value(json_object_get(c.trainer, "tokens"));
+done:
+    dt_checkpoint_close(&c);
+    return rc;
+}
+
+static int load_model(struct dt_run *r)
+{
+    struct dt_tensor_set set;
+    if (r->config->init == DT_INIT_RANDOM) {
+        dt_state_init(&r->state, (uint64_t)r->config->seed);
+        return DT_OK;
+    }
+    int rc = dt_tensors_open(r->model_dir, &set);
+    if (rc < 0)
+        return dt_error_context(rc, "to train from nothing give `init: random`");
+    rc = dt_state_load_model(&r->state, &set);
+    dt_tensors_close(&set);
+    return rc;
+}
+
+static int open_engine(struct dt_run *r, const char *checkpoint)
+{
+    struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = r->trainable};
+    struct dt_executor_options eo = dt_executor_options_of(r->config, bound_of(r));
+    struct dt_optimizer optimizer = optimizer_of(r);
+    DT_TRY(dt_state_open(r->arch, &so, &r->state));
+    DT_TRY(checkpoint[0] ? load_checkpoint(r, checkpoint) : load_model(r));
+    DT_TRY(dt_executor_open(&r->state, &eo, &r->executor));
+    return dt_control_local(&optimizer, r->state.part_count, &r->control);
+}
+
+int dt_run_open(struct dt_run *r, const struct dt_run_config *config, const struct dt_train_options *options)
+{
+    char checkpoint[DT_PATH];
+    *r = (struct dt_run){.config = config, .options = options, .statm = -1};
+    DT_TRY(dt_kernels_select(config->kernels));
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    dt_ops_set_threads((int)(config->threads > 0 ? config->threads : cores));
+    if (config->threads > 0 && config->threads < cores)
+        dt_info("threads: %" PRId64 " of %" PRId64 " cores", config->threads, cores);
+    DT_TRY(open_model(r));
+    DT_TRY(open_directory(r, checkpoint));
+    DT_TRY(open_data(r));
+    DT_TRY(open_sampler(r));
+    DT_TRY(check_memory(r));
+    if (options->dry_run)
+        return DT_OK;
+    DT_TRY(write_config(r));
+    DT_TRY(open_engine(r, checkpoint));
+    DT_TRY(dt_run_metrics_open(r));
+    if (r->first < r->steps)
+        DT_TRY(dt_loader_new(r->train, r->sampler, r->first, r->steps, &r->loader));
+    return DT_OK;
+}
+
+void dt_run_close(struct dt_run *r)
+{
+    dt_loader_free(r->loader);
+    if (r->control.close)
+        r->control.close(r->control.self);
+    dt_executor_close(&r->executor);
+    if (r->state.arch)
+        dt_state_close(&r->state);
+    if (r->metrics)
+        fclose(r->metrics);
+    if (r->statm >= 0)
+        close(r->statm);
+    dt_sampler_free(r->sampler);
+    dt_dataset_close(r->eval);
+    dt_dataset_close(r->train);
+    dt_tokenizer_close(r->tokenizer);
+    free(r->trainable);
+    dt_arch_free(r->arch);
+    if (r->locked)
+        dt_run_unlock(&r->lock);
+    *r = (struct dt_run){.statm = -1};
+}
