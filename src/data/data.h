@@ -26,9 +26,11 @@ struct dt_data_options {
     const char *model_dir;     /* where tokenizer_config.json / chat_template.jinja may stand; may be NULL */
     int32_t end_of_text;       /* id that closes each text document; -1: none */
     const char *cache_dir;     /* tokenized files go here; NULL: a temporary one */
-    double eval_fraction;      /* documents held out by hash of their position and file; see `part` */
+    double eval_fraction;      /* documents held out by hash of their tokens; see `part` */
     enum { DT_PART_ALL, DT_PART_TRAIN, DT_PART_EVAL } part;
     uint64_t seed;             /* of the hold-out */
+    int threads;               /* that tokenize; 0: as many as there are cores */
+    int64_t row_limit;         /* read only this many rows of a JSONL file; 0: all */
 };
 
 struct dt_dataset;
@@ -44,6 +46,35 @@ int64_t dt_dataset_length(const struct dt_dataset *d, int64_t sample); /* input 
 /* ids[length], targets[length]; reads the mapped file. */
 void dt_dataset_read(const struct dt_dataset *d, int64_t sample, int32_t *ids, int32_t *targets);
 uint64_t dt_dataset_hash(const struct dt_dataset *d); /* identity of content and order, for resume */
+
+/* One tokenized corpus: PREFIX.bin and PREFIX.idx as Megatron writes them, and PREFIX.mask of ours
+ * (which tokens train, bytes of text, checksums). Without PREFIX.mask every token trains. */
+struct dt_corpus;
+struct dt_corpus_info {
+    const char *format;        /* row format it was made from; "" when unknown */
+    const char *chat_template; /* that wrote it; "" when none did */
+    const char *dtype;         /* "U16" or "I32" */
+    int64_t documents, tokens, loss_tokens;
+    int64_t bytes;       /* of text behind the trained tokens; -1: unknown */
+    int64_t rows;        /* documents and skipped rows; -1: unknown */
+    int64_t skipped;     /* bad rows; -1: unknown */
+    int64_t empty_lines; /* -1: unknown */
+    int64_t max_id;
+    bool has_masks;
+    uint64_t hash; /* of every token and mask */
+};
+/* `prefix` may also be the path of the .bin or the .idx. DT_E_DATA when anything does not fit. */
+int dt_corpus_open(const char *prefix, struct dt_corpus **out);
+void dt_corpus_close(struct dt_corpus *c);
+void dt_corpus_describe(const struct dt_corpus *c, struct dt_corpus_info *out);
+int64_t dt_corpus_length(const struct dt_corpus *c, int64_t document); /* tokens */
+/* Tokens [first, first + count) of a document: ids[count]; trains[count] (0 or 1) may be NULL. */
+void dt_corpus_read(const struct dt_corpus *c, int64_t document, int64_t first, int64_t count,
+                    int32_t *ids, uint8_t *trains);
+/* Tokenizes options->files (text and JSONL, in order) into PREFIX.bin, .idx and .mask. */
+int dt_corpus_build(const struct dt_data_options *options, const char *prefix);
+/* The corpus behind one file: itself, or tokenized into the cache. */
+int dt_corpus_of_file(const struct dt_data_options *options, const char *file, struct dt_corpus **out);
 
 struct dt_sampler_options {
     uint64_t seed;
