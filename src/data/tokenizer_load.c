@@ -1,0 +1,326 @@
+/* tokenizer.json and its neighbours to a struct dt_tokenizer.
+ *
+ * The file decides ids, so nothing in it is skipped: every key of every object is known and honoured,
+ * or the file is refused naming it. The exceptions are truncation and padding, which are about
+ * batches, not ids: they are ignored with a word. */
+#include "data/tokenizer_internal.h"
+
+#include "base/hash.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+/* ---- Files and typed reads --------------------------------------------------------------- */
+
+int dt_read_file(const char *path, size_t limit, struct dt_text *out)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return DT_FAIL(errno == ENOENT ? DT_E_NOT_FOUND : DT_E_IO, "%s: %s", path, strerror(errno));
+    int rc = dt_text_append(out, "", 0);
+    size_t got = 1;
+    while (rc == 0 && got > 0) {
+        rc = dt_text_reserve(out, 1 << 16);
+        if (rc < 0)
+            break;
+        got = fread(out->p + out->n, 1, out->capacity - out->n - 1, f);
+        out->n += got;
+        if (out->n > limit)
+            rc = DT_FAIL(DT_E_DATA, "%s: more than %zu bytes", path, limit);
+    }
+    if (rc == 0 && ferror(f))
+        rc = DT_FAIL(DT_E_IO, "%s: %s", path, strerror(errno));
+    fclose(f);
+    out->p[out->n] = '\0';
+    return rc;
+}
+
+int dt_json_bool(const json_t *j, const char *where, const char *key, bool *out)
+{
+    const json_t *v = json_object_get(j, key);
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_boolean(v))
+        return DT_FAIL(DT_E_DATA, "%s: \"%s\" must be true or false", where, key);
+    *out = json_is_true(v);
+    return 0;
+}
+
+int dt_json_string(const json_t *j, const char *where, const char *key, const char **p, size_t *n)
+{
+    const json_t *v = json_object_get(j, key);
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_string(v))
+        return DT_FAIL(DT_E_DATA, "%s: \"%s\" must be a string", where, key);
+    *p = json_string_value(v);
+    *n = json_string_length(v);
+    return 0;
+}
+
+int dt_json_keys(const json_t *j, const char *where, const char *allowed)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)j, key, value)
+    {
+        size_t n = strlen(key);
+        const char *at = allowed;
+        while (n > 0 && (at = strstr(at, key)) != NULL) {
+            if ((at == allowed || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))
+                break;
+            at += n;
+        }
+        if (n == 0 || !at)
+            return DT_FAIL(DT_E_UNSUPPORTED, "%s: unknown key \"%.60s\" (known: %s)", where, key,
+                           allowed);
+    }
+    return 0;
+}
+
+/* ---- Added tokens ------------------------------------------------------------------------ */
+
+static int read_added(const json_t *j, size_t i, struct dt_added *a, const char **text, size_t *n)
+{
+    char where[48];
+    snprintf(where, sizeof where, "added_tokens[%zu]", i);
+    if (!json_is_object(j))
+        return DT_FAIL(DT_E_DATA, "%s must be an object", where);
+    DT_TRY(dt_json_keys(j, where, "id content single_word lstrip rstrip normalized special"));
+    const json_t *id = json_object_get(j, "id");
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX - 1)
+        return DT_FAIL(DT_E_DATA, "%s: \"id\" must be an integer from 0", where);
+    a->id = (int32_t)json_integer_value(id);
+    DT_TRY(dt_json_bool(j, where, "special", &a->special));
+    a->normalized = !a->special;
+    DT_TRY(dt_json_bool(j, where, "normalized", &a->normalized));
+    DT_TRY(dt_json_bool(j, where, "single_word", &a->single_word));
+    DT_TRY(dt_json_bool(j, where, "lstrip", &a->lstrip));
+    DT_TRY(dt_json_bool(j, where, "rstrip", &a->rstrip));
+    DT_TRY(dt_json_string(j, where, "content", text, n));
+    if (!*text || *n == 0)
+        return DT_FAIL(DT_E_DATA, "%s: \"content\" must be a string that is not empty", where);
+    return 0;
+}
+
+/* The library numbers an added token itself: by the vocabulary if it is there, else after the last
+ * one. A file that says otherwise would get other ids there than here, so it is refused. */
+static int place_added(struct dt_tokenizer *t, const struct dt_added *a, const char *text, size_t n,
+                       int64_t model_size, int64_t *highest)
+{
+    unsigned flags = DT_TOKEN_ADDED | (a->special ? DT_TOKEN_SPECIAL : 0u);
+    int32_t known = dt_vocab_find(&t->vocab, text, n);
+    int64_t id = known >= 0 ? known : *highest >= model_size ? *highest + 1 : model_size;
+    if (id != a->id)
+        return DT_FAIL(DT_E_DATA,
+                       "added token \"%.60s\": the file says id %d, Hugging Face's tokenizers would "
+                       "give it %lld; ids must be those of the vocabulary or follow it without holes",
+                       text, a->id, (long long)id);
+    if (id > *highest)
+        *highest = id;
+    if (known < 0)
+        return dt_vocab_add(&t->vocab, text, n, id, flags);
+    if (t->vocab.token[known].flags & DT_TOKEN_ADDED)
+        return DT_FAIL(DT_E_DATA, "added token \"%.60s\" stands twice", text);
+    t->vocab.token[known].flags |= flags;
+    return 0;
+}
+
+int dt_load_added(struct dt_tokenizer *t, const json_t *list)
+{
+    if (!list || json_is_null(list))
+        return 0;
+    if (!json_is_array(list))
+        return DT_FAIL(DT_E_DATA, "\"added_tokens\" must be a list");
+    int64_t model_size = 0, highest = -1;
+    for (int64_t i = 0; i < t->vocab.size; i++)
+        model_size += (t->vocab.token[i].flags & DT_TOKEN_MODEL) != 0;
+    DT_TRY(DT_NEW(&t->added, json_array_size(list) + 1));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        struct dt_added *a = &t->added[t->added_count];
+        const char *text = NULL;
+        size_t n = 0;
+        DT_TRY(read_added(json_array_get(list, i), i, a, &text, &n));
+        DT_TRY(place_added(t, a, text, n, model_size, &highest));
+        t->added_count++;
+    }
+    return 0;
+}
+
+/* ---- The tries of added tokens ----------------------------------------------------------- */
+
+static int trie_add(struct dt_trie *trie, const char *p, size_t n, int32_t index)
+{
+    uint32_t node = 0;
+    if (trie->nodes == 0) {
+        DT_TRY(dt_grow(&trie->match, &trie->capacity, 1, sizeof *trie->match));
+        trie->match[trie->nodes++] = -1;
+    }
+    if (n == 0)
+        return 0; /* normalized away: it matches nothing */
+    for (size_t i = 0; i < n; i++) {
+        DT_TRY(dt_pairs_reserve(&trie->edge, trie->edge.count + 1));
+        const struct dt_pair_slot *s = dt_pairs_get(&trie->edge, node, (unsigned char)p[i]);
+        if (s) {
+            node = s->id;
+            continue;
+        }
+        DT_TRY(dt_grow(&trie->match, &trie->capacity, trie->nodes + 1, sizeof *trie->match));
+        dt_pairs_put(&trie->edge, node, (unsigned char)p[i], 0, (uint32_t)trie->nodes);
+        node = (uint32_t)trie->nodes;
+        trie->match[trie->nodes++] = -1;
+    }
+    if (trie->match[node] < 0)
+        trie->match[node] = index;
+    trie->first[(unsigned char)p[0]] = true;
+    trie->count++;
+    return 0;
+}
+
+/* Special tokens come first where two are written alike, as in the library. */
+int dt_load_tries(struct dt_tokenizer *t)
+{
+    struct dt_encoder *e;
+    DT_TRY(dt_encoder_new(t, &e));
+    int rc = 0;
+    for (int64_t k = 0; rc == 0 && k < 2 * t->added_count; k++) {
+        int64_t i = k % t->added_count;
+        const struct dt_added *a = &t->added[i];
+        size_t n;
+        bool at_start = true;
+        const char *p = dt_tokenizer_token(t, a->id, &n);
+        if (a->special != (k < t->added_count))
+            continue;
+        if (a->normalized)
+            rc = dt_normalize(e, &p, &n, &at_start);
+        if (rc == 0)
+            rc = trie_add(a->normalized ? &t->normalized : &t->plain, p, n, (int32_t)i);
+    }
+    dt_encoder_free(e);
+    return rc;
+}
+
+/* ---- tokenizer_config.json, special_tokens_map.json -------------------------------------- */
+
+/* "eos_token": "</s>" or {"content": "</s>", ...}. Returns -1 when it is not there. */
+static int32_t named_token(const struct dt_tokenizer *t, const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+    if (json_is_object(v))
+        v = json_object_get(v, "content");
+    if (!json_is_string(v))
+        return -1;
+    int32_t id = dt_tokenizer_id(t, json_string_value(v), json_string_length(v));
+    if (id < 0)
+        dt_warn("%s: %s \"%.60s\" of its neighbour files is not in the vocabulary; ignored", t->path,
+                key, json_string_value(v));
+    return id;
+}
+
+static int read_neighbour(struct dt_tokenizer *t, const char *name)
+{
+    char path[4096];
+    const char *slash = strrchr(t->path, '/');
+    int dir = slash ? (int)(slash - t->path) + 1 : 0;
+    if ((size_t)snprintf(path, sizeof path, "%.*s%s", dir, t->path, name) >= sizeof path)
+        return DT_FAIL(DT_E_DATA, "%s: the path is too long", t->path);
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return 0;
+    struct dt_text text = {0};
+    json_error_t error;
+    json_t *j = NULL;
+    int rc = dt_read_file(path, (size_t)64 << 20, &text);
+    if (rc == 0 && !(j = json_loadb(text.p, text.n, JSON_ALLOW_NUL, &error)))
+        rc = DT_FAIL(DT_E_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    else if (rc == 0 && !json_is_object(j))
+        rc = DT_FAIL(DT_E_DATA, "%s: expected a JSON object", path);
+    if (rc == 0 && t->eos < 0)
+        t->eos = named_token(t, j, "eos_token");
+    if (rc == 0 && t->bos < 0)
+        t->bos = named_token(t, j, "bos_token");
+    json_decref(j);
+    dt_text_free(&text);
+    return rc;
+}
+
+/* ---- The whole --------------------------------------------------------------------------- */
+
+static int ignored(const struct dt_tokenizer *t, const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+    if (v && !json_is_null(v))
+        dt_info("%s: its \"%s\" is ignored: batches are made elsewhere", t->path, key);
+    return 0;
+}
+
+static int load_json(struct dt_tokenizer *t, const json_t *j)
+{
+    if (!json_is_object(j))
+        return DT_FAIL(DT_E_DATA, "expected a JSON object");
+    DT_TRY(dt_json_keys(j, "tokenizer", "version truncation padding added_tokens normalizer "
+                                        "pre_tokenizer post_processor decoder model"));
+    const char *version = "1.0";
+    size_t n = 3;
+    DT_TRY(dt_json_string(j, "tokenizer", "version", &version, &n));
+    if (n != 3 || strcmp(version, "1.0") != 0)
+        return DT_FAIL(DT_E_UNSUPPORTED, "version \"%.20s\" (expected 1.0)", version);
+    DT_TRY(ignored(t, j, "truncation"));
+    DT_TRY(ignored(t, j, "padding"));
+    DT_TRY(dt_load_normalizer(&t->normalizers, json_object_get(j, "normalizer")));
+    DT_TRY(dt_load_pre_tokenizer(&t->pre, json_object_get(j, "pre_tokenizer")));
+    const json_t *decoder = json_object_get(j, "decoder");
+    t->has_decoder = decoder && !json_is_null(decoder);
+    DT_TRY(dt_load_decoder(&t->decoders, decoder));
+    t->raw = t->pre.n > 0 && t->pre.p[t->pre.n - 1].kind == DT_PRE_BYTE_LEVEL;
+    const json_t *added = json_object_get(j, "added_tokens");
+    DT_TRY(dt_load_model(t, json_object_get(j, "model"), json_array_size(added)));
+    DT_TRY(dt_load_added(t, added));
+    DT_TRY(dt_load_post_processor(t, json_object_get(j, "post_processor")));
+    return dt_load_tries(t);
+}
+
+static int load_file(struct dt_tokenizer *t)
+{
+    struct dt_text text = {0};
+    json_t *j = NULL;
+    json_error_t error;
+    int rc = dt_read_file(t->path, (size_t)1 << 30, &text);
+    if (rc == 0) {
+        t->hash = dt_hash(text.p, text.n);
+        j = json_loadb(text.p, text.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+        if (!j)
+            rc = DT_FAIL(DT_E_DATA, "%s:%d:%d: %s", t->path, error.line, error.column, error.text);
+    }
+    dt_text_free(&text);
+    if (rc == 0 && (rc = load_json(t, j)) < 0)
+        dt_error_context(rc, "%s", t->path);
+    json_decref(j);
+    return rc;
+}
+
+int dt_tokenizer_open(const char *path, struct dt_tokenizer **out)
+{
+    struct dt_tokenizer *t;
+    struct stat st;
+    int rc;
+    *out = NULL;
+    dt_classes_build();
+    DT_TRY(DT_NEW(&t, 1));
+    t->unk = t->bos = t->eos = -1;
+    bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (asprintf(&t->path, "%s%s", path, directory ? "/tokenizer.json" : "") < 0) {
+        t->path = NULL;
+        rc = DT_FAIL(DT_E_MEMORY, "no memory for a path");
+        goto failed;
+    }
+    DT_CHECK(failed, rc, load_file(t));
+    DT_CHECK(failed, rc, read_neighbour(t, "tokenizer_config.json"));
+    DT_CHECK(failed, rc, read_neighbour(t, "special_tokens_map.json"));
+    *out = t;
+    return 0;
+failed:
+    dt_tokenizer_close(t);
+    return rc;
+}
