@@ -71,6 +71,7 @@ VINLINE void store_bf16(uint16_t *p, gv x)
 VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV], int64_t i,
                     int64_t j)
 {
+#pragma GCC unroll 8
     for (int r = 0; r < mr; r++) {
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++) {
@@ -121,32 +122,76 @@ VINLINE void finish_any(const struct dt_gemm_block *x, const int mr, const int n
     finish_cut(x, mr, (int)cols, flat, i, j);
 }
 
+/* ---- Prefetching ------------------------------------------------------------------------------- */
+
+/* What a tile asks for while it computes: `rows` stretches of memory that a later tile will read, `ld`
+ * bytes apart, `step` bytes every four steps of k. (Fetching all at once would hold up the tile's own
+ * loads.) */
+struct ahead {
+    const char *p;
+    int64_t rows, ld, step;
+};
+
+VINLINE void prefetch(const char *p)
+{
+    __builtin_prefetch(p, 0, 2);
+}
+
+/* The tile of C is written last; by then its lines should be here. */
+VINLINE void prefetch_c(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+{
+    if (!x->c)
+        return;
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++)
+        for (int v = 0; v < nv; v++)
+            __builtin_prefetch(x->c + (i + r) * x->ldc + j + v * GV, 1, 3);
+}
+
 /* ---- fp32 -------------------------------------------------------------------------------------- */
 
-VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+VINLINE void step_f32(const int mr, const int nv, gv acc[MR][NV], const float *a, int64_t lda,
+                      const float *b)
+{
+    gv row[NV];
+#pragma GCC unroll 3
+    for (int v = 0; v < nv; v++)
+        row[v] = load(b + v * GV);
+#pragma GCC unroll 8
+    for (int r = 0; r < mr; r++) {
+        gv s = spread(a[r * lda]);
+#pragma GCC unroll 3
+        for (int v = 0; v < nv; v++)
+            acc[r][v] = multiply_add(s, row[v], acc[r][v]);
+    }
+}
+
+VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
+                      const struct ahead *ahead)
 {
     const float *a = (const float *)x->a + i * x->lda;
     const float *b = (const float *)x->b + j * x->kc;
-    int64_t lda = x->lda, kc = x->kc;
+    int64_t lda = x->lda, kc = x->kc, k = 0;
     gv acc[MR][NV];
 #pragma GCC unroll 8
     for (int r = 0; r < mr; r++)
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             acc[r][v] = (gv){0};
-    for (int64_t k = 0; k < kc; k++) {
-        gv row[NV];
-#pragma GCC unroll 3
-        for (int v = 0; v < nv; v++)
-            row[v] = load(b + k * NR + v * GV);
-#pragma GCC unroll 8
-        for (int r = 0; r < mr; r++) {
-            gv s = spread(a[r * lda + k]);
-#pragma GCC unroll 3
-            for (int v = 0; v < nv; v++)
-                acc[r][v] = multiply_add(s, row[v], acc[r][v]);
+    prefetch_c(x, mr, nv, i, j);
+    for (int64_t n = 0; n < ahead->rows; n++) {
+        int64_t end = (kc * (n + 1) / ahead->rows) & ~(int64_t)3, step = ahead->step;
+        const char *p = ahead->p + n * ahead->ld;
+        for (; k < end; k += 4) {
+            prefetch(p);
+            p += step;
+#pragma GCC unroll 4
+            for (int u = 0; u < 4; u++)
+                step_f32(mr, nv, acc, a + k + u, lda, b + (k + u) * NR);
         }
     }
+    for (; k < kc; k++)
+        step_f32(mr, nv, acc, a + k, lda, b + k * NR);
     finish_any(x, mr, nv, acc, i, j);
 }
 
@@ -158,7 +203,8 @@ VINLINE gv dot(gv acc, __m512i a, __m512i b)
     return (gv)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 }
 
-VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
+                       const struct ahead *ahead)
 {
     const uint16_t *a = (const uint16_t *)x->a + i * x->lda;
     int64_t lda = x->lda, pairs = x->kc / 2;
@@ -169,6 +215,7 @@ VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             acc[r][v] = (gv){0};
+    (void)ahead;
     for (int64_t k = 0; k < pairs; k++) {
         __m512i row[NV];
 #pragma GCC unroll 3
@@ -195,30 +242,48 @@ VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv
 
 /* ---- A block ----------------------------------------------------------------------------------- */
 
+/* While the tiles of a row of panels are computed, the rows of A of the next row; while those down a
+ * panel are, the next panel. Past the block's end there is nothing, and a prefetch does no harm. */
+VINLINE struct ahead look_ahead(const struct dt_gemm_block *x, int64_t element, int64_t i, int64_t j)
+{
+    int64_t row_bytes = x->kc * element;
+    if (x->panel_outer) {
+        int64_t tiles = (x->rows + MR - 1) / MR, each = NR * row_bytes / tiles;
+        const char *p = (const char *)x->b + (j + NR) * row_bytes + i / MR * each;
+        return (struct ahead){p, 1, 0, 4 * each / x->kc};
+    }
+    int64_t tiles = (x->cols + NR - 1) / NR, rows = (MR + tiles - 1) / tiles, at = j / NR * rows;
+    int64_t row = i + MR + at < x->rows ? i + MR + at : i;
+    return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element,
+                          4 * element * rows};
+}
+
 /* Rows left over at the end of a block go in powers of two. */
-#define DT_GEMM_TILES(kind)                                                                       \
+#define DT_GEMM_TILES(kind, element)                                                              \
     static __attribute__((noinline)) void full_##kind(const struct dt_gemm_block *x, int64_t i,   \
                                                       int64_t j)                                  \
     {                                                                                             \
-        tile_##kind(x, MR, NV, i, j);                                                             \
+        struct ahead ahead = look_ahead(x, element, i, j);                                        \
+        tile_##kind(x, MR, NV, i, j, &ahead);                                                     \
     }                                                                                             \
     VINLINE void rows_##kind(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j)   \
     {                                                                                             \
+        static const struct ahead none;                                                           \
         int64_t left = x->rows - i < MR ? x->rows - i : MR, at = i;                               \
         if (left == MR) {                                                                         \
-            tile_##kind(x, MR, nv, i, j);                                                         \
+            tile_##kind(x, MR, nv, i, j, &none);                                                  \
             return;                                                                               \
         }                                                                                         \
         if (left & 4) {                                                                           \
-            tile_##kind(x, 4, nv, at, j);                                                         \
+            tile_##kind(x, 4, nv, at, j, &none);                                                  \
             at += 4;                                                                              \
         }                                                                                         \
         if (left & 2) {                                                                           \
-            tile_##kind(x, 2, nv, at, j);                                                         \
+            tile_##kind(x, 2, nv, at, j, &none);                                                  \
             at += 2;                                                                              \
         }                                                                                         \
         if (left & 1)                                                                             \
-            tile_##kind(x, 1, nv, at, j);                                                         \
+            tile_##kind(x, 1, nv, at, j, &none);                                                  \
     }                                                                                             \
     static __attribute__((noinline)) void cut_##kind(const struct dt_gemm_block *x, int64_t i,    \
                                                      int64_t j)                                   \
@@ -251,14 +316,14 @@ VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv
         }                                                                                         \
     }
 
-DT_GEMM_TILES(f32)
+DT_GEMM_TILES(f32, 4)
 
 static const struct dt_gemm_set set_f32 = {
     MR, NR, 4, block_f32, DT_KERNEL(gemm_pack_a), DT_KERNEL(gemm_pack_b),
 };
 
 #ifdef DT_ISA_avx512bf16
-DT_GEMM_TILES(bf16)
+DT_GEMM_TILES(bf16, 2)
 
 static const struct dt_gemm_set set_bf16 = {
     MR, NR, 2, block_bf16, DT_KERNEL(gemm_pack_a16), DT_KERNEL(gemm_pack_b16),
