@@ -10,11 +10,17 @@
 
 #define CHUNK 512
 
+int64_t dt_attention_depth(int64_t D)
+{
+    int64_t depth = 256 / D;
+    return depth > DT_ATTENTION_DEPTH ? DT_ATTENTION_DEPTH : depth > 1 ? depth : 1;
+}
+
 size_t dt_attention_thread_bytes(int64_t D)
 {
     size_t tile = DT_ATTENTION_TILE, padded = ((size_t)D + 15) / 16 * 16;
-    /* six tiles of [64, D] and two of [64, 64], and a page for what is [64] */
-    return (6 * tile * padded + 2 * tile * tile) * sizeof(float) + 4096;
+    /* backward: five tiles [64, D] for each tile of queries, one of keys, two tiles [64, 64] */
+    return ((5 * (size_t)dt_attention_depth(D) + 1) * tile * padded + 2 * tile * tile) * sizeof(float);
 }
 
 size_t dt_attention_work_bytes(int64_t H, int64_t K, int64_t D, int64_t q_rows)

@@ -20,6 +20,11 @@ void dt_attention_backward_avx512(const struct dt_attention *a);
 void dt_attention_forward_avx512bf16(const struct dt_attention *a);
 void dt_attention_backward_avx512bf16(const struct dt_attention *a);
 
+/* A thread works on up to this many tiles of query rows at once, so that keys and values, whose strides
+ * may use a small part of a cache's sets only, come from far away less often. */
+#define DT_ATTENTION_DEPTH 4
+int64_t dt_attention_depth(int64_t D);
+
 /* Bytes of one thread's tiles; the threads' parts lie one after the other at the start of `work`. */
 size_t dt_attention_thread_bytes(int64_t D);
 

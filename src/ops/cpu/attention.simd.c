@@ -10,7 +10,8 @@
 #include <math.h>
 #include <omp.h>
 
-struct forward {
+struct forward { /* one tile of queries */
+    struct lanes x;
     float *qt;        /* [D, TILE] queries */
     float *ot;        /* [D, TILE] sums of values, not yet normalised */
     float *s;         /* [TILE keys, TILE] scores, then probabilities */
@@ -39,9 +40,9 @@ VINLINE vr tile_max(float *s, int64_t k0, int64_t k1, vr max, const float *lo, c
 }
 
 /* Scores of a key tile become probabilities relative to the new maximum; earlier sums are rescaled. */
-static void softmax(struct forward *f, const struct lanes *x, const struct spans *sp, int64_t k0,
-                    int64_t D)
+static void softmax(struct forward *f, const struct spans *sp, int64_t k0, int64_t D)
 {
+    const struct lanes *x = &f->x;
     float lo[TILE], hi[TILE];
     if (!sp->whole)
         relative(lo, hi, x, k0);
@@ -65,12 +66,12 @@ static void softmax(struct forward *f, const struct lanes *x, const struct spans
 }
 
 static void forward_key_tile(struct forward *f, const struct dt_attention *a, const struct head *h,
-                             const struct lanes *x, int64_t k0)
+                             int64_t k0)
 {
     const float *key = a->k + (h->k0 + k0) * a->ldk + h->g * a->D;   /* [keys, D], stride ldk */
     const float *value = a->v + (h->k0 + k0) * a->ldv + h->g * a->D; /* [keys, D], stride ldv */
     struct spans sp;
-    spans_set(&sp, x, k0, h->k_n - k0 < TILE ? h->k_n - k0 : TILE);
+    spans_set(&sp, &f->x, k0, h->k_n - k0 < TILE ? h->k_n - k0 : TILE);
     for (int64_t i = 0; i < sp.n; i++) {
         const struct span *s = &sp.at[i];
         multiply(&(struct product){
@@ -79,7 +80,7 @@ static void forward_key_tile(struct forward *f, const struct dt_attention *a, co
             .b = f->qt + s->l0, .ldb = TILE,
             .c = f->s + s->k0 * TILE + s->l0, .ldc = TILE});
     }
-    softmax(f, x, &sp, k0, a->D);
+    softmax(f, &sp, k0, a->D);
     for (int64_t i = 0; i < sp.n; i++) {
         const struct span *s = &sp.at[i];
         multiply(&(struct product){
@@ -90,8 +91,9 @@ static void forward_key_tile(struct forward *f, const struct dt_attention *a, co
     }
 }
 
-static void forward_store(const struct forward *f, const struct dt_attention *a, const struct lanes *x)
+static void forward_store(const struct forward *f, const struct dt_attention *a)
 {
+    const struct lanes *x = &f->x;
     for (int64_t r = 0; r < x->padded; r += W) {
         vr sum = vr_load(f->sum + r), empty = vr_set(0);
         vr inverse = vr_keep(empty, sum, empty, empty, vr_set(1) / sum); /* 0 for a row without keys */
@@ -113,33 +115,55 @@ static void forward_store(const struct forward *f, const struct dt_attention *a,
         a->lse[x->lse_at[r]] = (float)(((double)f->max[r] + log2((double)f->sum[r])) * LN_2);
 }
 
-static void forward_tile(const struct dt_attention *a, const struct head *h, int64_t tile, float *scratch)
+static void forward_begin(struct forward *f, const struct dt_attention *a, const struct head *h,
+                          int64_t tile)
 {
-    struct lanes x;
-    struct forward f = {.qt = scratch, .ot = scratch + a->D * TILE, .s = scratch + 2 * a->D * TILE};
-    lanes_set(&x, a, h, tile);
-    pack_transposed(f.qt, a->q, x.q_at, &x, a->D, (float)((double)a->scale * LOG2_E));
+    lanes_set(&f->x, a, h, tile);
+    pack_transposed(f->qt, a->q, f->x.q_at, &f->x, a->D, (float)((double)a->scale * LOG2_E));
+    memset(f->ot, 0, (size_t)(a->D * TILE) * sizeof(float));
     for (int64_t r = 0; r < TILE; r++) {
-        f.max[r] = -FLT_MAX;
-        f.sum[r] = 0;
+        f->max[r] = -FLT_MAX;
+        f->sum[r] = 0;
     }
-    memset(f.ot, 0, (size_t)(a->D * TILE) * sizeof(float));
-    for (int64_t j = x.first; j < x.end; j++)
-        forward_key_tile(&f, a, h, &x, j * TILE);
-    forward_store(&f, a, &x);
 }
 
-/* Takes tasks (tiles of query rows) until none is left: sequences and heads in order, in each the
- * longest, that is last, tile first, so that the end is even. */
-static void forward_work(const struct dt_attention *a, int64_t *next, float *scratch)
+/* Tiles [tile, end) of the head, at most DT_ATTENTION_DEPTH. */
+static void forward_tiles(const struct dt_attention *a, const struct head *h, int64_t tile, int64_t end,
+                          float *scratch)
+{
+    struct forward f[DT_ATTENTION_DEPTH];
+    int64_t n = end - tile;
+    for (int64_t i = 0; i < n; i++) {
+        f[i].s = scratch;
+        f[i].qt = scratch + TILE * TILE + 2 * i * a->D * TILE;
+        f[i].ot = f[i].qt + a->D * TILE;
+        forward_begin(&f[i], a, h, tile + i);
+    }
+    for (int64_t j = key_tiles_begin(a, h, tile); j < key_tiles_end(h, end); j++) {
+        fetch_keys(a->k, a->ldk, h, j + 1, a->D);
+        fetch_keys(a->v, a->ldv, h, j + 1, a->D);
+        for (int64_t i = 0; i < n; i++)
+            if (j >= f[i].x.first && j < f[i].x.end)
+                forward_key_tile(&f[i], a, h, j * TILE);
+    }
+    for (int64_t i = 0; i < n; i++)
+        forward_store(&f[i], a);
+}
+
+/* Takes tasks (`depth` tiles of query rows) until none is left: sequences and heads in order, in each
+ * the longest, that is last, first, so that the end is even. */
+static void forward_work(const struct dt_attention *a, int64_t depth, int64_t *next, float *scratch)
 {
     int64_t s = 0, g = 0, begin = 0; /* first task of head (s, g) */
     int64_t task = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
     while (s < a->sequences) {
         struct head h = head_at(a, s, g);
-        for (; task < begin + h.tiles; task = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED))
-            forward_tile(a, &h, h.tiles - 1 - (task - begin), scratch);
-        begin += h.tiles;
+        int64_t tasks = (h.tiles + depth - 1) / depth;
+        for (; task < begin + tasks; task = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) {
+            int64_t tile = (begin + tasks - 1 - task) * depth;
+            forward_tiles(a, &h, tile, tile + depth < h.tiles ? tile + depth : h.tiles, scratch);
+        }
+        begin += tasks;
         if (++g == a->K) {
             g = 0;
             s++;
@@ -149,12 +173,12 @@ static void forward_work(const struct dt_attention *a, int64_t *next, float *scr
 
 void DT_KERNEL(attention_forward)(const struct dt_attention *a)
 {
-    int64_t next = 0, threads = team_for(a, 2);
+    int64_t next = 0, threads = team_for(a, 2), depth = depth_for(a, threads);
     size_t floats = dt_attention_thread_bytes(a->D) / sizeof(float);
     if (threads == 1) { /* no team of another size: it would be allocated anew */
-        forward_work(a, &next, a->work);
+        forward_work(a, depth, &next, a->work);
         return;
     }
 #pragma omp parallel num_threads((int)threads)
-    forward_work(a, &next, (float *)a->work + (size_t)omp_get_thread_num() * floats);
+    forward_work(a, depth, &next, (float *)a->work + (size_t)omp_get_thread_num() * floats);
 }

@@ -50,6 +50,18 @@ VINLINE struct head head_at(const struct dt_attention *a, int64_t s, int64_t g)
     return h;
 }
 
+/* First key that a query sees whose last is last_key. */
+VINLINE int64_t first_key(const struct dt_attention *a, int64_t last_key)
+{
+    return a->window > 0 && last_key >= a->window ? last_key - a->window + 1 : 0;
+}
+
+/* First key tile that tile `tile` of queries sees. */
+VINLINE int64_t key_tiles_begin(const struct dt_attention *a, const struct head *h, int64_t tile)
+{
+    return first_key(a, tile * TILE / h->group + h->k_n - h->q_n) / TILE;
+}
+
 /* Key tiles [0, end) are all that the head's first `tiles` tiles of queries see. */
 VINLINE int64_t key_tiles_end(const struct head *h, int64_t tiles)
 {
@@ -58,18 +70,13 @@ VINLINE int64_t key_tiles_end(const struct head *h, int64_t tiles)
     return last < 0 ? 0 : last / TILE + 1;
 }
 
-VINLINE int64_t first_key(const struct dt_attention *a, int64_t last_key)
-{
-    return a->window > 0 && last_key >= a->window ? last_key - a->window + 1 : 0;
-}
-
 static void lanes_set(struct lanes *x, const struct dt_attention *a, const struct head *h, int64_t tile)
 {
     int64_t rows = h->q_n * h->group, total = a->q_start[a->sequences];
     x->n = rows - tile * TILE < TILE ? rows - tile * TILE : TILE;
     x->padded = (x->n + GRANULE - 1) / GRANULE * GRANULE;
     int64_t i = tile * TILE / h->group, sub = tile * TILE % h->group;
-    x->first = first_key(a, i + h->k_n - h->q_n) / TILE;
+    x->first = key_tiles_begin(a, h, tile);
     x->end = key_tiles_end(h, tile + 1);
     for (int64_t r = 0; r < x->padded; r++) {
         if (r >= x->n) {
@@ -159,6 +166,15 @@ VINLINE void unpack_row(float *x, const float *from, int64_t D, float scale)
     }
 }
 
+/* Asks for rows of key tile j, short pieces far apart that no prefetcher guesses. x: k, v, dk or dv. */
+VINLINE void fetch_keys(const float *x, int64_t ld, const struct head *h, int64_t j, int64_t D)
+{
+    int64_t end = (j + 1) * TILE < h->k_n ? (j + 1) * TILE : h->k_n;
+    for (int64_t k = j * TILE; k < end; k++)
+        for (int64_t d = 0; d < D; d += 16)
+            __builtin_prefetch(x + (h->k0 + k) * ld + h->g * D + d, 0, 2);
+}
+
 /* Intervals as floats relative to a key tile's start, exact for all that can matter in it. */
 static void relative(float lo[TILE], float hi[TILE], const struct lanes *x, int64_t k0)
 {
@@ -185,6 +201,17 @@ VINLINE int64_t team_for(const struct dt_attention *a, int products)
     for (int64_t s = 0; s < a->sequences; s++)
         work += pairs_of(a, s) * (double)(a->H * a->D) * products;
     return work < 2e5 ? 1 : dt_ops_threads();
+}
+
+/* Tiles of queries that a task takes: fewer where there are few tasks for each thread. */
+VINLINE int64_t depth_for(const struct dt_attention *a, int64_t threads)
+{
+    int64_t tiles = 0, depth = dt_attention_depth(a->D);
+    for (int64_t s = 0; s < a->sequences; s++)
+        tiles += head_at(a, s, 0).tiles * a->K;
+    while (depth > 1 && threads > 1 && tiles < 8 * threads * depth)
+        depth--;
+    return depth;
 }
 
 #endif
