@@ -42,9 +42,15 @@ static void add_text(struct dt_config *c, bool unsupported, const char *where, c
 {
     c->problems++;
     c->unsupported += unsupported;
-    char line[1536];
-    int at = where ? snprintf(line, sizeof line, "%.400s: ", where) : 0;
-    vsnprintf(line + at, sizeof line - (size_t)at, fmt, args);
+    char line[1536], words[1024];
+    vsnprintf(words, sizeof words, fmt, args);
+    /* "--train.steps: train.steps: found ..." need not say it twice. */
+    size_t said = where && strncmp(where, "--", 2) == 0 ? strlen(where) - 2 : 0;
+    if (!said || strncmp(words, where + 2, said) != 0 || strncmp(words + said, ": ", 2) != 0)
+        said = 0;
+    else
+        said += 2;
+    snprintf(line, sizeof line, "%.400s%s%s", where ? where : "", where ? ": " : "", words + said);
     size_t size = strlen(line);
     if (c->text_size + size + 1 >= MAX_PROBLEM_TEXT)
         return;
@@ -71,6 +77,8 @@ static const char *where_of(const struct dt_config *c, const char *name)
 void dt_config_problem(struct dt_config *c, const char *key, const char *fmt, ...)
 {
     va_list args;
+    if (c->unreadable)
+        return;
     va_start(args, fmt);
     add_text(c, false, where_of(c, key), fmt, args);
     va_end(args);
@@ -101,10 +109,10 @@ void dt_config_defaults(struct dt_config *c)
         const struct dt_config_key *key = &c->table->keys[i];
         if (c->where[i])
             continue;
-        if (key->required)
+        if (key->required && !c->unreadable)
             dt_config_add(c, false, c->file, "missing key %s (%s): %s", key->name,
                           key->unit ? key->unit : "required", key->doc);
-        else if (key->fallback)
+        if (key->fallback)
             dt_config_read_fallback(c, key);
     }
 }

@@ -121,7 +121,7 @@ void dt_config_read_option(struct dt_config *c, const char *option, const char *
 void dt_config_defaults(struct dt_config *c);
 bool dt_config_given(const struct dt_config *c, const char *key); /* not a default */
 bool dt_config_sound(const struct dt_config *c); /* no problem so far */
-/* Add a problem; the place where `key` was given stands before it. */
+/* Add a problem; the place where `key` was given stands before it. Dropped when the file is no YAML. */
 void dt_config_problem(struct dt_config *c, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void dt_config_unsupported(struct dt_config *c, const char *key, const char *fmt, ...)

@@ -15,6 +15,7 @@ struct dt_config {
     size_t text_size;
     int64_t problems, unsupported;
     bool no_memory;
+    bool unreadable; /* no document to speak of: what is missing from it need not be said */
     bool option; /* reading the command line: later values replace earlier ones */
 };
 

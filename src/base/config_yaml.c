@@ -274,9 +274,11 @@ static void parser_problem(struct reader *r, const yaml_parser_t *p, const char 
     const char *problem = p->problem ? p->problem : "cannot be read";
     if (r->c->option)
         dt_config_add(r->c, false, r->name, "bad YAML: %s", problem);
+    else if (p->context)
+        dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s %s that starts in line %zu", r->name, line,
+                      problem, p->context, p->context_mark.line + 1);
     else
-        dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s%s%s", r->name, line, problem,
-                      p->context ? " " : "", p->context ? p->context : "");
+        dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s", r->name, line, problem);
 }
 
 /* The one document of `text` in r->document; false: a problem was added. */
@@ -335,10 +337,13 @@ void dt_config_read_text(struct dt_config *c, const char *name, const char *dire
     set_directory(c, directory);
     if (size > DT_CONFIG_MAX_BYTES) {
         dt_config_add(c, false, name, "has %zu bytes, at most %zu are read", size, DT_CONFIG_MAX_BYTES);
+        c->unreadable = true;
         return;
     }
-    if (c->no_memory || !load(&r, text, size))
+    if (c->no_memory || !load(&r, text, size)) {
+        c->unreadable = true;
         return;
+    }
     read_section(&r, "", name, yaml_document_get_root_node(&r.document));
     yaml_document_delete(&r.document);
 }
@@ -350,6 +355,7 @@ void dt_config_read_file(struct dt_config *c, const char *path)
     if (dt_path_dirname(directory, path) < 0 ||
         dt_file_read(path, DT_CONFIG_MAX_BYTES, &text, &size) < 0) {
         dt_config_add(c, false, NULL, "%s", dt_error_message());
+        c->unreadable = true;
         return;
     }
     dt_config_read_text(c, path, directory, text, size);
