@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/machine.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -92,36 +93,17 @@ int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, c
     return DT_OK;
 }
 
-/* A number in a file of the kernel's; 0: none, or "max". */
-static size_t number_in(const char *path, const char *after)
-{
-    char *text;
-    size_t size, value = 0;
-    if (!dt_file_exists(path) || dt_file_read(path, (size_t)1 << 20, &text, &size) < 0)
-        return 0;
-    const char *p = after ? strstr(text, after) : text;
-    if (p)
-        value = (size_t)strtoull(p + (after ? strlen(after) : 0), NULL, 10);
-    free(text);
-    return value;
-}
-
-static void lower(size_t *limit, const char **what, size_t value, const char *name)
-{
-    if (value > 0 && value < *limit) {
-        *limit = value;
-        *what = name;
-    }
-}
-
 size_t dt_memory_allowed(const struct dt_run_config *c, const char **what)
 {
-    size_t limit = (size_t)-1;
-    *what = "no limit was found";
-    lower(&limit, what, (size_t)c->memory.limit << 20, "memory.limit");
-    lower(&limit, what, number_in("/sys/fs/cgroup/memory.max", NULL), "the control group's limit");
-    lower(&limit, what, number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL), "the control group's limit");
-    lower(&limit, what, number_in("/proc/meminfo", "MemAvailable:") << 10, "what the machine has free");
+    struct dt_machine_memory m;
+    dt_machine_memory(&m);
+    int64_t free_now = dt_machine_memory_free();
+    size_t limit = free_now > 0 ? (size_t)free_now : (size_t)-1;
+    *what = m.limit > 0 && m.limit - m.used <= free_now ? "the control group's limit" : "what the machine has free";
+    if (c->memory.limit > 0 && (size_t)c->memory.limit << 20 < limit) {
+        limit = (size_t)c->memory.limit << 20;
+        *what = "memory.limit";
+    }
     return limit;
 }
 

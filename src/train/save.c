@@ -3,25 +3,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
+#include "train/model_files.h"
 
 #include <string.h>
-
-/* What a Hugging Face directory carries beside weights; copied when the model came with it. */
-static const char *const companions[] = {"tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
-                                         "generation_config.json", "chat_template.jinja",   "vocab.json",
-                                         "merges.txt",             "tokenizer.model"};
 
 /* config.json of the masters: float32, so that loading does not round. */
 static int put_config(const struct dt_run *r, struct dt_checkpoint_writer *w)
 {
-    char path[DT_PATH];
     json_t *config;
-    DT_TRY(dt_path_join(path, r->model_dir, "config.json"));
-    DT_TRY(dt_json_load(path, (size_t)1 << 24, DT_E_MODEL, &config));
-    const char *key = json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
-    json_object_set_new(config, key, json_string("float32"));
+    DT_TRY(dt_model_config_as(r->model_dir, DT_F32, &config));
     int rc = dt_checkpoint_put_json(w, "config.json", config);
     json_decref(config);
     return rc;
@@ -46,11 +37,11 @@ static int put_trainer(const struct dt_run *r, int64_t step, struct dt_checkpoin
 
 static int put_companions(const struct dt_run *r, struct dt_checkpoint_writer *w)
 {
-    for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
+    for (int i = 0; dt_model_companions[i]; i++) {
         char path[DT_PATH];
-        DT_TRY(dt_path_join(path, r->model_dir, companions[i]));
+        DT_TRY(dt_path_join(path, r->model_dir, dt_model_companions[i]));
         if (dt_file_exists(path))
-            DT_TRY(dt_checkpoint_copy(w, path, companions[i]));
+            DT_TRY(dt_checkpoint_copy(w, path, dt_model_companions[i]));
     }
     return DT_OK;
 }

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 #include <inttypes.h>
 #include <malloc.h>
@@ -260,10 +261,10 @@ int dt_run_open(struct dt_run *r, const struct dt_run_config *config, const stru
     char checkpoint[DT_PATH];
     *r = (struct dt_run){.config = config, .options = options, .statm = -1};
     DT_TRY(dt_kernels_select(config->kernels));
-    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-    dt_ops_set_threads((int)(config->threads > 0 ? config->threads : cores));
-    if (config->threads > 0 && config->threads < cores)
-        dt_info("threads: %" PRId64 " of %" PRId64 " cores", config->threads, cores);
+    int cores = dt_machine_threads();
+    dt_ops_set_threads(config->threads > 0 ? (int)config->threads : cores);
+    if (dt_ops_threads() < cores)
+        dt_info("threads: %d of %d cores", dt_ops_threads(), cores);
     DT_TRY(open_model(r));
     DT_TRY(open_directory(r, checkpoint));
     DT_TRY(open_data(r));
