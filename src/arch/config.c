@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define CONFIG_LIMIT ((size_t)16 << 20)
-#define LAYERS_MAX 16384
+#define LAYERS_MAX 2048
 
 static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "gpt2"};
 
