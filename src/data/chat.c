@@ -71,7 +71,7 @@ static int check_turns(const struct dt_chat_template *t, const struct dt_turn *t
         return DT_FAIL(DT_E_DATA, "the chat template %s writes a system turn into the user's, and there "
                                   "is none", t->name);
     for (int64_t i = first; i < count; i++) {
-        enum dt_role r = turns[i].role;
+        enum dt_chat_role r = turns[i].role;
         if (r == DT_ROLE_TOOL && !t->tool_before)
             return DT_FAIL(DT_E_DATA, "turn %" PRId64 ": the chat template %s has no place for a tool's "
                                       "turn", i + 1, t->name);
@@ -323,8 +323,15 @@ static int check_specials(const struct dt_chat *c)
     return DT_OK;
 }
 
-static int find_template(const char *name, const char *model_dir, const struct dt_tokenizer *t,
-                         const struct dt_chat *c, const struct dt_chat_template **out)
+static const char *written(const struct dt_chat *c, int32_t id)
+{
+    size_t bytes;
+    const char *text = id < 0 ? NULL : dt_tokenizer_token(c->tokenizer, id, &bytes);
+    return text ? text : "";
+}
+
+static int find_template(const char *name, const char *model_dir, const struct dt_chat *c,
+                         const struct dt_chat_template **out)
 {
     *out = NULL;
     if (name && strcmp(name, "auto") != 0) {
@@ -338,9 +345,7 @@ static int find_template(const char *name, const char *model_dir, const struct d
     }
     if (!model_dir)
         return DT_OK;
-    const char *bos = c->bos < 0 ? "" : dt_tokenizer_token(t, c->bos, NULL);
-    const char *eos = c->eos < 0 ? "" : dt_tokenizer_token(t, c->eos, NULL);
-    return dt_chat_recognise(model_dir, bos ? bos : "", eos ? eos : "", out);
+    return dt_chat_recognise(model_dir, written(c, c->bos), written(c, c->eos), out);
 }
 
 int dt_chat_open(const char *name, const char *model_dir, const struct dt_tokenizer *t,
@@ -350,7 +355,7 @@ int dt_chat_open(const char *name, const char *model_dir, const struct dt_tokeni
     struct dt_chat c = {.tokenizer = t, .bos = dt_tokenizer_bos(t), .eos = dt_tokenizer_eos(t)};
     if (c.eos < 0)
         c.eos = end_of_text;
-    DT_TRY(find_template(name, model_dir, t, &c, &c.t));
+    DT_TRY(find_template(name, model_dir, &c, &c.t));
     if (!c.t)
         return DT_OK;
     DT_TRY(check_specials(&c));
@@ -372,7 +377,6 @@ const char *dt_chat_name(const struct dt_chat *c)
 int dt_chat_render(const struct dt_chat *c, const struct dt_turn *turns, int64_t count,
                    bool generation, struct dt_text *out)
 {
-    const char *bos = c->bos < 0 ? "" : dt_tokenizer_token(c->tokenizer, c->bos, NULL);
-    const char *eos = c->eos < 0 ? "" : dt_tokenizer_token(c->tokenizer, c->eos, NULL);
-    return dt_chat_write_text(c->t, turns, count, generation, bos ? bos : "", eos ? eos : "", out);
+    return dt_chat_write_text(c->t, turns, count, generation, written(c, c->bos), written(c, c->eos),
+                              out);
 }

@@ -14,10 +14,10 @@ struct dt_slice {
     size_t n;
 };
 
-enum dt_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_TOOL };
+enum dt_chat_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_TOOL };
 
 struct dt_turn {
-    enum dt_role role;
+    enum dt_chat_role role;
     struct dt_slice content;
 };
 

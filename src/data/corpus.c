@@ -165,7 +165,7 @@ void dt_corpus_read(const struct dt_corpus *c, int64_t document, int64_t first, 
     size_t token = offset / c->idx.item;
     for (int64_t i = 0; i < count; i++) {
         size_t t = token + (size_t)i;
-        trains[i] = c->mask.bits ? c->mask.bits[t / 8] >> (t % 8) & 1 : 1;
+        trains[i] = (uint8_t)(c->mask.bits ? c->mask.bits[t / 8] >> (t % 8) & 1 : 1);
     }
     if (first == 0 && count > 0)
         trains[0] = 0; /* nothing stands before it that could predict it */

@@ -150,7 +150,7 @@ static int new_turns(struct dt_row *row, size_t room)
     return row->turns ? DT_OK : DT_FAIL(DT_E_MEMORY, "cannot hold %zu turns", room);
 }
 
-static void add_turn(struct dt_row *row, enum dt_role role, struct dt_slice content)
+static void add_turn(struct dt_row *row, enum dt_chat_role role, struct dt_slice content)
 {
     row->turns[row->turn_count++] = (struct dt_turn){role, content};
 }
@@ -202,7 +202,7 @@ static int read_alpaca(struct dt_row *row)
 
 static const struct {
     const char *name;
-    enum dt_role role;
+    enum dt_chat_role role;
 } sharegpt_roles[] = {{"human", DT_ROLE_USER},           {"gpt", DT_ROLE_ASSISTANT},
                       {"system", DT_ROLE_SYSTEM},        {"function_call", DT_ROLE_ASSISTANT},
                       {"observation", DT_ROLE_TOOL},     {NULL, DT_ROLE_SYSTEM}},
@@ -212,7 +212,7 @@ static const struct {
                      {"tool", DT_ROLE_TOOL},
                      {NULL, DT_ROLE_SYSTEM}};
 
-static int read_role(bool sharegpt, struct dt_slice name, size_t at, enum dt_role *out)
+static int read_role(bool sharegpt, struct dt_slice name, size_t at, enum dt_chat_role *out)
 {
     for (size_t i = 0;; i++) {
         const char *known = sharegpt ? sharegpt_roles[i].name : message_roles[i].name;
@@ -245,7 +245,7 @@ static int read_turns(struct dt_row *row)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *turn = json_array_get(list, i);
         struct dt_slice name, content;
-        enum dt_role role = DT_ROLE_USER;
+        enum dt_chat_role role = DT_ROLE_USER;
         char shown[64];
         if (!json_is_object(turn))
             return DT_FAIL(DT_E_DATA, "%s[%zu] is %s, expected an object", key, i,
