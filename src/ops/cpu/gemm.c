@@ -148,6 +148,17 @@ static void place_a(const struct job *job, struct dt_gemm_block *x, const char *
     x->lda = job->a_direct ? job->g.a.ld : packed_ld(job);
 }
 
+/* Let the block prefetch what its thread packs next: [row, col] on of operand m, where it lies. */
+static void look_ahead(const struct dt_mat *m, struct dt_gemm_block *x, int64_t row, int64_t col,
+                       int64_t rows, int64_t cols)
+{
+    int64_t size = (int64_t)dt_dtype_size(m->dtype);
+    x->next = at(m, row, col);
+    x->next_ld = m->ld * size;
+    x->next_rows = m->trans ? cols : rows;
+    x->next_bytes = (m->trans ? rows : cols) * size;
+}
+
 static void run_columns(const struct job *job, int me)
 {
     const struct dt_gemm *g = &job->g;
@@ -174,6 +185,11 @@ static void run_columns(const struct job *job, int me)
                 pack_b(job, own, j, width, k, kc);
                 x.b = own;
                 place_a(job, &x, job->shared + rows.begin * ROW_BYTES, i, k);
+                if (j + width < cols.end)
+                    look_ahead(&g->b, &x, k, j + width, kc, least(piece, cols.end - j - width));
+                else if (k + kc < g->K)
+                    look_ahead(&g->b, &x, k + kc, cols.begin, least(job->kc, g->K - k - kc),
+                               least(piece, cols.end - cols.begin));
                 job->set->block(&x);
             }
         }
@@ -204,6 +220,8 @@ static void run_rows(const struct job *job, int me)
                 x.b = job->shared;
                 x.panel_outer = true;
                 place_a(job, &x, own, i, k);
+                if (!job->a_direct && i + height < rows.end)
+                    look_ahead(&g->a, &x, i + height, k, least(piece, rows.end - i - height), kc);
                 job->set->block(&x);
             }
         }

@@ -124,28 +124,57 @@ VINLINE void finish_any(const struct dt_gemm_block *x, const int mr, const int n
 
 /* ---- Prefetching ------------------------------------------------------------------------------- */
 
-/* What a tile asks for while it computes: `rows` stretches of memory that a later tile will read, `ld`
- * bytes apart, `step` bytes every four steps of k. (Fetching all at once would hold up the tile's own
- * loads.) */
+/* What a tile asks for while it computes, spread evenly over its steps, since many at once would hold up
+ * the tile's own loads: the lines of C that it will write, and `rows` stretches of memory that a later
+ * tile will read, `ld` bytes apart. */
+enum { SEGMENTS = 8 }; /* of a tile's way through K */
+
 struct ahead {
     const char *p;
-    int64_t rows, ld, step;
+    int64_t rows; /* divides SEGMENTS */
+    int64_t ld, bytes;
 };
 
-VINLINE void prefetch(const char *p)
+VINLINE const char *ahead_of_segment(const struct ahead *ahead, int64_t s)
 {
-    __builtin_prefetch(p, 0, 2);
+    int64_t parts = SEGMENTS / ahead->rows;
+    return ahead->p + s / parts * ahead->ld + s % parts * (ahead->bytes / parts);
 }
 
-/* The tile of C is written last; by then its lines should be here. */
-VINLINE void prefetch_c(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j)
+/* The way through the memory that the next block will be packed from: `each` lines a segment. */
+struct cursor {
+    const char *row;
+    int64_t ld, rows, line, lines, each;
+};
+
+static struct cursor cursor_begin(const struct dt_gemm_block *x)
+{
+    struct cursor c = {x->next, x->next_ld, x->next ? x->next_rows : 0, 0, (x->next_bytes + 63) / 64, 0};
+    int64_t tiles = ((x->rows + MR - 1) / MR) * ((x->cols + NR - 1) / NR);
+    c.each = c.rows * c.lines / (tiles * SEGMENTS) + 1;
+    return c;
+}
+
+VINLINE void cursor_move(struct cursor *c)
+{
+    for (int64_t n = 0; n < c->each && c->rows > 0; n++) {
+        __builtin_prefetch(c->row + c->line * 64, 0, 2);
+        if (++c->line == c->lines) {
+            c->line = 0;
+            c->row += c->ld;
+            c->rows--;
+        }
+    }
+}
+
+VINLINE void prefetch_c(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j)
 {
     if (!x->c)
         return;
-#pragma GCC unroll 8
-    for (int r = 0; r < mr; r++)
-        for (int v = 0; v < nv; v++)
-            __builtin_prefetch(x->c + (i + r) * x->ldc + j + v * GV, 1, 3);
+    const float *c = x->c + i * x->ldc + j;
+    for (int v = 0; v < nv; v++)
+        __builtin_prefetch(c + v * GV, 1, 3);
+    __builtin_prefetch(c + nv * GV - 1, 1, 3);
 }
 
 /* ---- fp32 -------------------------------------------------------------------------------------- */
@@ -167,7 +196,7 @@ VINLINE void step_f32(const int mr, const int nv, gv acc[MR][NV], const float *a
 }
 
 VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
-                      const struct ahead *ahead)
+                      const struct ahead *ahead, struct cursor *cursor)
 {
     const float *a = (const float *)x->a + i * x->lda;
     const float *b = (const float *)x->b + j * x->kc;
@@ -178,12 +207,15 @@ VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv,
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
             acc[r][v] = (gv){0};
-    prefetch_c(x, mr, nv, i, j);
-    for (int64_t n = 0; n < ahead->rows; n++) {
-        int64_t end = (kc * (n + 1) / ahead->rows) & ~(int64_t)3, step = ahead->step;
-        const char *p = ahead->p + n * ahead->ld;
+    for (int64_t n = 0; n < SEGMENTS; n++) {
+        int64_t end = (kc * (n + 1) / SEGMENTS) & ~(int64_t)3;
+        const char *p = ahead_of_segment(ahead, n);
+        int64_t step = ahead->bytes * ahead->rows * 4 / kc;
+        if (n < mr)
+            prefetch_c(x, nv, i + n, j);
+        cursor_move(cursor);
         for (; k < end; k += 4) {
-            prefetch(p);
+            __builtin_prefetch(p, 0, 2);
             p += step;
 #pragma GCC unroll 4
             for (int u = 0; u < 4; u++)
@@ -204,7 +236,7 @@ VINLINE gv dot(gv acc, __m512i a, __m512i b)
 }
 
 VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
-                       const struct ahead *ahead)
+                       const struct ahead *ahead, struct cursor *cursor)
 {
     const uint16_t *a = (const uint16_t *)x->a + i * x->lda;
     int64_t lda = x->lda, pairs = x->kc / 2;
@@ -216,6 +248,7 @@ VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv
         for (int v = 0; v < nv; v++)
             acc[r][v] = (gv){0};
     (void)ahead;
+    (void)cursor;
     for (int64_t k = 0; k < pairs; k++) {
         __m512i row[NV];
 #pragma GCC unroll 3
@@ -249,70 +282,66 @@ VINLINE struct ahead look_ahead(const struct dt_gemm_block *x, int64_t element, 
     int64_t row_bytes = x->kc * element;
     if (x->panel_outer) {
         int64_t tiles = (x->rows + MR - 1) / MR, each = NR * row_bytes / tiles;
-        const char *p = (const char *)x->b + (j + NR) * row_bytes + i / MR * each;
-        return (struct ahead){p, 1, 0, 4 * each / x->kc};
+        return (struct ahead){(const char *)x->b + (j + NR) * row_bytes + i / MR * each, 1, 0, each};
     }
-    int64_t tiles = (x->cols + NR - 1) / NR, rows = (MR + tiles - 1) / tiles, at = j / NR * rows;
-    int64_t row = i + MR + at < x->rows ? i + MR + at : i;
-    return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element,
-                          4 * element * rows};
+    int64_t tiles = (x->cols + NR - 1) / NR, rows = tiles < 2 ? 8 : tiles < 4 ? 4 : tiles < 8 ? 2 : 1;
+    int64_t row = i + MR + j / NR * rows;
+    return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element, row_bytes};
 }
 
-/* Rows left over at the end of a block go in powers of two. */
+/* Tiles come in a few sizes: the whole one, and for what is left at the edges 4 or 1 rows and fewer
+ * registers. */
 #define DT_GEMM_TILES(kind, element)                                                              \
     static __attribute__((noinline)) void full_##kind(const struct dt_gemm_block *x, int64_t i,   \
-                                                      int64_t j)                                  \
+                                                      int64_t j, struct cursor *cursor)           \
     {                                                                                             \
         struct ahead ahead = look_ahead(x, element, i, j);                                        \
-        tile_##kind(x, MR, NV, i, j, &ahead);                                                     \
+        tile_##kind(x, MR, NV, i, j, &ahead, cursor);                                             \
     }                                                                                             \
-    VINLINE void rows_##kind(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j)   \
+    VINLINE void rows_##kind(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j,   \
+                             struct cursor *cursor)                                               \
     {                                                                                             \
-        static const struct ahead none;                                                           \
-        int64_t left = x->rows - i < MR ? x->rows - i : MR, at = i;                               \
-        if (left == MR) {                                                                         \
-            tile_##kind(x, MR, nv, i, j, &none);                                                  \
+        static const struct ahead none = {.rows = 1};                                             \
+        int64_t end = x->rows - i < MR ? x->rows : i + MR;                                        \
+        if (end - i == MR && nv < NV) {                                                           \
+            tile_##kind(x, MR, nv, i, j, &none, cursor);                                          \
             return;                                                                               \
         }                                                                                         \
-        if (left & 4) {                                                                           \
-            tile_##kind(x, 4, nv, at, j, &none);                                                  \
-            at += 4;                                                                              \
-        }                                                                                         \
-        if (left & 2) {                                                                           \
-            tile_##kind(x, 2, nv, at, j, &none);                                                  \
-            at += 2;                                                                              \
-        }                                                                                         \
-        if (left & 1)                                                                             \
-            tile_##kind(x, 1, nv, at, j, &none);                                                  \
+        for (; end - i >= 4; i += 4)                                                              \
+            tile_##kind(x, 4, nv, i, j, &none, cursor);                                           \
+        for (; i < end; i++)                                                                      \
+            tile_##kind(x, 1, nv, i, j, &none, cursor);                                           \
     }                                                                                             \
     static __attribute__((noinline)) void cut_##kind(const struct dt_gemm_block *x, int64_t i,    \
-                                                     int64_t j)                                   \
+                                                     int64_t j, struct cursor *cursor)            \
     {                                                                                             \
         int64_t cols = x->cols - j;                                                               \
         if (cols > 2 * GV && NV == 3)                                                             \
-            rows_##kind(x, NV, i, j);                                                             \
+            rows_##kind(x, NV, i, j, cursor);                                                     \
         else if (cols > GV)                                                                       \
-            rows_##kind(x, 2, i, j);                                                              \
+            rows_##kind(x, 2, i, j, cursor);                                                      \
         else                                                                                      \
-            rows_##kind(x, 1, i, j);                                                              \
+            rows_##kind(x, 1, i, j, cursor);                                                      \
     }                                                                                             \
-    static void any_##kind(const struct dt_gemm_block *x, int64_t i, int64_t j)                   \
+    static void any_##kind(const struct dt_gemm_block *x, int64_t i, int64_t j,                   \
+                           struct cursor *cursor)                                                 \
     {                                                                                             \
-        if (x->rows - i >= MR && x->cols - j >= NR)                                               \
-            full_##kind(x, i, j);                                                                 \
+        if (x->rows - i >= MR && x->cols - j > NR - GV)                                           \
+            full_##kind(x, i, j, cursor);                                                         \
         else                                                                                      \
-            cut_##kind(x, i, j);                                                                  \
+            cut_##kind(x, i, j, cursor);                                                          \
     }                                                                                             \
     static void block_##kind(const struct dt_gemm_block *x)                                       \
     {                                                                                             \
+        struct cursor cursor = cursor_begin(x);                                                   \
         if (x->panel_outer) {                                                                     \
             for (int64_t j = 0; j < x->cols; j += NR)                                             \
                 for (int64_t i = 0; i < x->rows; i += MR)                                         \
-                    any_##kind(x, i, j);                                                          \
+                    any_##kind(x, i, j, &cursor);                                                 \
         } else {                                                                                  \
             for (int64_t i = 0; i < x->rows; i += MR)                                             \
                 for (int64_t j = 0; j < x->cols; j += NR)                                         \
-                    any_##kind(x, i, j);                                                          \
+                    any_##kind(x, i, j, &cursor);                                                 \
         }                                                                                         \
     }
 
