@@ -63,14 +63,23 @@ VINLINE vf v_select(vi mask, vf a, vf b)
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
+/* a > b ? a : b and a < b ? a : b, b where one is NaN: x86's own instructions are just that. */
 VINLINE vf v_max(vf a, vf b)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     return v_select(a > b, a, b);
+#endif
 }
 
 VINLINE vf v_min(vf a, vf b)
 {
+#if defined(__AVX512F__)
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#else
     return v_select(a < b, a, b);
+#endif
 }
 
 /* Sum of the lanes in one fixed order: halves, quarters, ... */
@@ -113,6 +122,14 @@ VINLINE vf v_exp(vf x)
     p = p * z + v_set(1.6666665459e-1f);
     p = p * z + v_set(5.0000001201e-1f);
     p = p * z * z + z + v_set(1.0f);
+#if defined(__AVX512F__)
+    /* p · 2^k rounded once, as below; then the same three selections with mask registers */
+    __m512 r = _mm512_scalef_ps((__m512)p, (__m512)k);
+    r = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, (__m512)lo, _CMP_NLT_UQ), r);
+    r = _mm512_mask_mov_ps(r, _mm512_cmp_ps_mask((__m512)x, (__m512)hi, _CMP_GT_OQ),
+                           _mm512_set1_ps(__builtin_inff()));
+    return (vf)_mm512_mask_mov_ps(r, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q), (__m512)x);
+#else
     /* two steps of scaling, so that 2^k for k = 128 is reached without overflow of the exponent field */
     vi e = __builtin_convertvector(k, vi);
     vi e1 = e >> 1, e2 = e - e1;
@@ -120,6 +137,7 @@ VINLINE vf v_exp(vf x)
     p = v_select(x < lo, v_set(0.0f), p);
     p = v_select(x > hi, v_set(__builtin_inff()), p);
     return v_select(x != x, x, p);
+#endif
 }
 
 typedef uint16_t vh __attribute__((vector_size(32)));

@@ -15,13 +15,13 @@ enum { SETS = 5 };
 
 /* ---- buffers: freed together at the end of a case ---- */
 
-static void *pool[256];
+static void *pool[512];
 static int pooled;
 
 static inline void *exact(size_t bytes)
 {
     void *p = malloc(bytes ? bytes : 1);
-    if (!p || pooled == 256)
+    if (!p || pooled == 512)
         abort();
     return pool[pooled++] = p;
 }
