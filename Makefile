@@ -1,0 +1,60 @@
+# A thin front: `make` builds build/ductile, the rest does what it says. README.md has the two commands.
+BUILD ?= build
+PREFIX ?= /usr/local
+DESTDIR ?=
+RUNS ?= 10000000
+JOBS ?= $(shell nproc)
+
+.PHONY: all deps run test test-deps test-long fuzz bench install lint sanitize clean
+
+all:
+	cmake -B $(BUILD) -G Ninja -DDT_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	ninja -C $(BUILD) -j$(JOBS) ductile_program
+
+deps:
+	scripts/install-deps.sh build
+
+# A corpus from Debian's bible-kjv and jargon-text, a small Llama trained on it, a sample from it.
+run:
+	scripts/install-deps.sh build corpus
+	$(MAKE) --no-print-directory all
+	examples/bible/run.sh $(BUILD)/ductile
+
+test-deps:
+	scripts/install-deps.sh build test
+
+$(BUILD)-test/build.ninja: CMakeLists.txt
+	cmake -B $(BUILD)-test -G Ninja >/dev/null
+
+test: test-deps $(BUILD)-test/build.ninja
+	ninja -C $(BUILD)-test -j$(JOBS)
+	scripts/check-includes.sh
+	cd $(BUILD)-test && ctest --output-on-failure -j$(JOBS) -LE long
+
+# Slow and exhaustive suites, and what needs models or Python oracles that are not in this tree.
+test-long: test
+	cd $(BUILD)-test && ctest --output-on-failure -L long
+
+# Unit tests under address and undefined-behaviour sanitizers.
+sanitize: test-deps
+	cmake -B $(BUILD)-san -G Ninja -DDT_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+	ninja -C $(BUILD)-san -j$(JOBS)
+	cd $(BUILD)-san && ctest --output-on-failure -j$(JOBS) -L unit
+
+fuzz:
+	scripts/install-deps.sh build test
+	scripts/fuzz.sh $(RUNS)
+
+bench: test-deps $(BUILD)-test/build.ninja
+	ninja -C $(BUILD)-test -j$(JOBS)
+	scripts/bench.sh $(BUILD)-test
+
+lint: test-deps
+	scripts/check-includes.sh
+	scripts/lint.sh $(BUILD)-test
+
+install: all
+	cmake --install $(BUILD) --prefix "$(DESTDIR)$(PREFIX)"
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-test $(BUILD)-san
