@@ -25,7 +25,7 @@ const char *dt_path_basename(const char *path);           /* after the last slas
 bool dt_path_ends_with(const char *path, const char *suffix);
 
 /* ---- Reading ---- */
-bool dt_file_exists(const char *path);  /* anything of that name; links are followed */
+bool dt_file_exists(const char *path); /* anything of that name; links are followed */
 bool dt_file_is_dir(const char *path);
 int dt_file_size(const char *path, size_t *out); /* refuses directories and devices */
 
@@ -50,15 +50,16 @@ int dt_fd_sync(int fd, const char *path);
 int dt_fd_read_at(int fd, const char *path, void *to, size_t bytes, size_t offset);
 int dt_fd_write_at(int fd, const char *path, const void *from, size_t bytes, size_t offset);
 int dt_fd_append(int fd, const char *path, const void *from, size_t bytes);
-/* Room on the disk for `bytes` (the file has that size then), so that a full disk shows before the work is done.
- * Where the file system cannot reserve, only the size is set. */
+/* Room on the disk for `bytes` (the file has that size then), so that a full disk shows before the
+ * work is done. Where the file system cannot reserve, only the size is set. */
 int dt_fd_reserve(int fd, const char *path, size_t bytes);
 
 /* ---- Directories and names ---- */
 int dt_mkdir(const char *path);  /* one new directory; an existing one is an error */
 int dt_mkdirs(const char *path); /* with parents; existing ones are fine */
 int dt_rename(const char *from, const char *to);
-/* Both names exist and change places in one atomic step. DT_E_UNSUPPORTED where the file system cannot. */
+/* Both names exist and change places in one atomic step. DT_E_UNSUPPORTED where the file system
+ * cannot. */
 int dt_rename_exchange(const char *a, const char *b);
 int dt_unlink(const char *path);
 int dt_sync_dir(const char *path); /* makes creations, renames and removals in it durable */

@@ -36,9 +36,10 @@ const char *dt_json_shown(const json_t *value, char *buffer, size_t size)
     if (!value) {
         snprintf(buffer, size, "absent");
     } else if (used >= size) { /* nothing was cut at a known place: say the kind instead */
-        snprintf(buffer, size, "%s", json_is_object(value)  ? "a long object"
-                                     : json_is_array(value) ? "a long array"
-                                                            : "a long string");
+        snprintf(buffer, size, "%s",
+                 json_is_object(value)  ? "a long object"
+                 : json_is_array(value) ? "a long array"
+                                        : "a long string");
     } else {
         buffer[used] = '\0';
     }
@@ -135,11 +136,11 @@ int dt_json_get_array(struct dt_json_in in, const char *key, const json_t **out)
 }
 
 /* Refuses absence and leaves the rest to the getter. */
-#define NEED(in, key, expected, get)                                                              \
-    do {                                                                                          \
-        if (!find((in), (key)))                                                                   \
-            return wrong((in), (key), (expected));                                                \
-        return (get);                                                                             \
+#define NEED(in, key, expected, get)                                                               \
+    do {                                                                                           \
+        if (!find((in), (key)))                                                                    \
+            return wrong((in), (key), (expected));                                                 \
+        return (get);                                                                              \
     } while (0)
 
 int dt_json_need_int(struct dt_json_in in, const char *key, int64_t min, int64_t max, int64_t *out)

@@ -31,7 +31,8 @@ struct dt_json_in { /* what the getters look into */
 int dt_json_get_int(struct dt_json_in in, const char *key, int64_t min, int64_t max, int64_t *out);
 int dt_json_get_real(struct dt_json_in in, const char *key, double *out); /* integers count */
 int dt_json_get_bool(struct dt_json_in in, const char *key, bool *out);
-int dt_json_get_string(struct dt_json_in in, const char *key, const char **out); /* owned by object */
+int dt_json_get_string(struct dt_json_in in, const char *key,
+                       const char **out); /* owned by object */
 int dt_json_get_object(struct dt_json_in in, const char *key, const json_t **out);
 int dt_json_get_array(struct dt_json_in in, const char *key, const json_t **out);
 

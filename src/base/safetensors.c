@@ -27,7 +27,8 @@ static int explain_foreign(const char *path, const unsigned char *data, size_t s
     static const struct {
         const char *start, *words;
     } known[] = {
-        {"version https://git-lfs", "is a Git LFS pointer, not the file itself: run `git lfs pull`"},
+        {"version https://git-lfs",
+         "is a Git LFS pointer, not the file itself: run `git lfs pull`"},
         {"PK\003\004", "is a zip archive (a PyTorch .bin or .pt?), not safetensors: save the model "
                        "again with safe serialization"},
         {"GGUF", "is a GGUF file, not safetensors: `ductile import` reads those"},
@@ -46,10 +47,11 @@ static int parse_header(struct dt_tensor_file *file)
     const unsigned char *data = file->map.data;
     size_t size = file->map.size;
     if (size < 8)
-        return DT_FAIL(DT_E_MODEL,
-                       "%s has %zu bytes; a safetensors file has at least 8: it is empty or was cut "
-                       "short, copy it again",
-                       file->path, size);
+        return DT_FAIL(
+            DT_E_MODEL,
+            "%s has %zu bytes; a safetensors file has at least 8: it is empty or was cut "
+            "short, copy it again",
+            file->path, size);
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--)
         n = n << 8 | data[i];
@@ -57,12 +59,14 @@ static int parse_header(struct dt_tensor_file *file)
         DT_TRY(explain_foreign(file->path, data, size));
     if (n > DT_SAFETENSORS_HEADER_MAX)
         return DT_FAIL(DT_E_MODEL,
-                       "%s says that its header has %" PRIu64 " bytes, at most %zu are allowed: not "
+                       "%s says that its header has %" PRIu64
+                       " bytes, at most %zu are allowed: not "
                        "a safetensors file",
                        file->path, n, DT_SAFETENSORS_HEADER_MAX);
     if (n > size - 8)
         return DT_FAIL(DT_E_MODEL,
-                       "%s says that its header has %" PRIu64 " bytes, but only %zu follow: the file "
+                       "%s says that its header has %" PRIu64
+                       " bytes, but only %zu follow: the file "
                        "was cut short, copy it again",
                        file->path, n, size - 8);
     if (n < 2 || data[8] != '{')
@@ -83,7 +87,8 @@ static int check_metadata(const struct dt_tensor_file *file, const json_t *metad
     json_t *value;
     if (!json_is_object(metadata))
         return DT_FAIL(DT_E_MODEL, "%s: __metadata__ is no JSON object", file->path);
-    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
         if (!json_is_string(value))
             return DT_FAIL(DT_E_MODEL, "%s: __metadata__ '%.80s' is no string", file->path, key);
     }
@@ -176,7 +181,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /* The format allows neither holes nor overlaps nor anything after the last tensor. */
-static int check_coverage(const struct dt_tensor_file *file, const struct dt_stored *t, size_t count)
+static int check_coverage(const struct dt_tensor_file *file, const struct dt_stored *t,
+                          size_t count)
 {
     size_t at = file->data_start;
     for (size_t i = 0; i < count; i++) {
@@ -204,7 +210,8 @@ static int parse_file(struct dt_tensor_set *set, size_t index)
     size_t first = set->count;
     const char *name;
     json_t *value;
-    json_object_foreach(file->header, name, value) {
+    json_object_foreach(file->header, name, value)
+    {
         if (strcmp(name, "__metadata__") == 0) {
             DT_TRY(check_metadata(file, value));
             continue;
@@ -266,7 +273,8 @@ static int shard_names(const char *path, const json_t *map, const char **names, 
     const char *tensor;
     json_t *value;
     size_t n = 0;
-    json_object_foreach((json_t *)(uintptr_t)map, tensor, value) {
+    json_object_foreach((json_t *)(uintptr_t)map, tensor, value)
+    {
         const char *name = json_string_value(value);
         if (!name || !dt_path_ends_with(name, ".safetensors") || strchr(name, '/'))
             return DT_FAIL(DT_E_MODEL,
@@ -290,18 +298,21 @@ static int check_index(const struct dt_tensor_set *set, const char *path, const 
 {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)map, name, value) {
+    json_object_foreach((json_t *)(uintptr_t)map, name, value)
+    {
         const struct dt_stored *t = dt_tensors_find(set, name);
         const char *found = t ? dt_path_basename(set->files[t->file].path) : "no shard";
         if (strcmp(found, json_string_value(value)) != 0)
-            return DT_FAIL(DT_E_MODEL, "%s: tensor '%.120s' should stand in %s, found in %s: index "
-                                       "and shards are of different models",
+            return DT_FAIL(DT_E_MODEL,
+                           "%s: tensor '%.120s' should stand in %s, found in %s: index "
+                           "and shards are of different models",
                            path, name, json_string_value(value), found);
     }
     for (size_t i = 0; i < set->count; i++)
         if (!json_object_get(map, set->tensors[i].name))
-            return DT_FAIL(DT_E_MODEL, "%s does not name tensor '%.120s', which stands in %s: index "
-                                       "and shards are of different models",
+            return DT_FAIL(DT_E_MODEL,
+                           "%s does not name tensor '%.120s', which stands in %s: index "
+                           "and shards are of different models",
                            path, set->tensors[i].name,
                            dt_path_basename(set->files[set->tensors[i].file].path));
     return DT_OK;
@@ -335,8 +346,8 @@ done:
 /* Nothing that we can read: say what there is. */
 static int nothing_found(const char *path)
 {
-    static const char *const foreign[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack",
-                                          ".npz", ".safetensors"};
+    static const char *const foreign[] = {".bin", ".pt",      ".pth", ".gguf",
+                                          ".h5",  ".msgpack", ".npz", ".safetensors"};
     struct dt_names names;
     char found[DT_PATH] = "";
     DT_TRY(dt_dir_list(path, &names));
@@ -346,16 +357,16 @@ static int nothing_found(const char *path)
                 snprintf(found, sizeof found, "%s", names.names[i]);
     dt_names_free(&names);
     return DT_FAIL(DT_E_MODEL,
-                   "%s holds neither model.safetensors nor model.safetensors.index.json%s%s%s", path,
-                   found[0] ? " (found " : "", found,
+                   "%s holds neither model.safetensors nor model.safetensors.index.json%s%s%s",
+                   path, found[0] ? " (found " : "", found,
                    found[0] ? "; weights must be in safetensors under these names)" : "");
 }
 
 static int open_path(struct dt_tensor_set *set, const char *path)
 {
-    static const char *const inside[] = {
-        "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
-        "adapter_model.safetensors.index.json"};
+    static const char *const inside[] = {"model.safetensors", "model.safetensors.index.json",
+                                         "adapter_model.safetensors",
+                                         "adapter_model.safetensors.index.json"};
     const char *name = path;
     char full[DT_PATH];
     if (dt_file_is_dir(path)) {
@@ -428,7 +439,8 @@ static int key_order(const void *key, const void *element)
 const struct dt_stored *dt_tensors_find(const struct dt_tensor_set *set, const char *name)
 {
     struct dt_stored *const *t =
-        set->count ? bsearch(name, set->by_name, set->count, sizeof *set->by_name, key_order) : NULL;
+        set->count ? bsearch(name, set->by_name, set->count, sizeof *set->by_name, key_order)
+                   : NULL;
     return t ? *t : NULL;
 }
 

@@ -42,8 +42,8 @@ struct dt_tensor_file {
 };
 
 struct dt_tensor_set {
-    char path[DT_PATH];        /* as given to open */
-    struct dt_stored *tensors; /* files in order of their names, tensors in order of their bytes */
+    char path[DT_PATH];         /* as given to open */
+    struct dt_stored *tensors;  /* files in order of their names, tensors in order of their bytes */
     struct dt_stored **by_name; /* sorted */
     size_t count;
     struct dt_tensor_file *files;
@@ -89,7 +89,7 @@ struct dt_planned_file {
 struct dt_tensor_plan {
     struct dt_planned_file *files;
     size_t file_count;
-    size_t count; /* of tensors */
+    size_t count;                     /* of tensors */
     size_t *file_of, *offset, *bytes; /* of each tensor: file, place from its start, length */
     char *index; /* text of STEM.safetensors.index.json; NULL with a single file */
 };

@@ -26,7 +26,8 @@ static int spec_bytes(const struct dt_tensor_spec *spec, size_t *out)
 }
 
 /* Places in order and cuts; offsets count from the start of the data until headers are known. */
-static int place(struct dt_tensor_plan *plan, const struct dt_tensor_spec *specs, size_t shard_limit)
+static int place(struct dt_tensor_plan *plan, const struct dt_tensor_spec *specs,
+                 size_t shard_limit)
 {
     size_t at = 0;
     struct dt_planned_file *file = &plan->files[0];
@@ -65,8 +66,9 @@ static int header_json(const struct dt_tensor_plan *plan, const struct dt_planne
                                   (json_int_t)(plan->offset[i] + plan->bytes[i]));
         bad |= json_object_set_new(header, t->name, entry);
         if (bad)
-            return DT_FAIL(DT_E_INTERNAL, "tensor name '%.120s' cannot be written (no UTF-8, or out "
-                                          "of memory)",
+            return DT_FAIL(DT_E_INTERNAL,
+                           "tensor name '%.120s' cannot be written (no UTF-8, or out "
+                           "of memory)",
                            t->name);
     }
     return DT_OK;
@@ -108,12 +110,12 @@ static int make_index(struct dt_tensor_plan *plan, const struct dt_tensor_spec *
         bad |= json_object_set_new(map, specs[i].name,
                                    json_string(plan->files[plan->file_of[i]].name));
     }
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total,
-                              "weight_map", map);
+    json_t *index =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     plan->index = bad ? NULL : json_dumps(index, JSON_INDENT(2));
     json_decref(index);
-    return plan->index ? DT_OK : DT_FAIL(DT_E_MEMORY, "cannot build an index of %zu tensors",
-                                         plan->count);
+    return plan->index ? DT_OK
+                       : DT_FAIL(DT_E_MEMORY, "cannot build an index of %zu tensors", plan->count);
 }
 
 static int build(struct dt_tensor_plan *plan, const struct dt_tensor_spec *specs, const char *stem,

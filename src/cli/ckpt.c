@@ -19,8 +19,8 @@ static int append(json_t *array, json_t *entry)
 
 static json_t *entry_json(const struct dt_checkpoint_entry *e)
 {
-    return json_pack("{s:I, s:s, s:s, s:I, s:I, s:b, s:s}", "step", (json_int_t)e->step, "path", e->path,
-                     "created", e->created, "files", (json_int_t)e->files, "bytes",
+    return json_pack("{s:I, s:s, s:s, s:I, s:I, s:b, s:s}", "step", (json_int_t)e->step, "path",
+                     e->path, "created", e->created, "files", (json_int_t)e->files, "bytes",
                      (json_int_t)e->bytes, "complete", e->complete, "problem", e->problem);
 }
 
@@ -45,7 +45,8 @@ static int list_text(const char *dir, const struct dt_checkpoint_list *list)
     if (!list->count)
         dt_info("%s holds no checkpoint", dir);
     if (list->leftovers)
-        dt_info("%zu temporary director%s of a save in progress or a killed run; the next start removes "
+        dt_info("%zu temporary director%s of a save in progress or a killed run; the next start "
+                "removes "
                 "what is left over",
                 list->leftovers, list->leftovers == 1 ? "y" : "ies");
     return DT_OK;
@@ -68,8 +69,8 @@ static int verify_one(struct dt_cli *cli, const char *path, json_t *array)
     int rc = dt_checkpoint_verify(path);
     const char *problem = rc < 0 ? dt_error_message() : "";
     if (cli->json)
-        DT_TRY(append(array, json_pack("{s:s, s:b, s:s}", "path", path, "valid", rc == DT_OK, "problem",
-                                       problem)));
+        DT_TRY(append(array, json_pack("{s:s, s:b, s:s}", "path", path, "valid", rc == DT_OK,
+                                       "problem", problem)));
     else
         printf("%s: %s%s\n", path, rc < 0 ? "BAD: " : "every checksum holds", problem);
     return rc;
@@ -105,8 +106,8 @@ static int verify(struct dt_cli *cli, const char *dir, bool single)
     if (count == 0)
         return DT_FAIL(DT_E_NOT_FOUND, "%s holds no checkpoint to verify", dir);
     if (bad)
-        return DT_FAIL(DT_E_CHECKPOINT, "%zu of %zu checkpoints in %s cannot be used (first: %s)", bad,
-                       count, dir, first);
+        return DT_FAIL(DT_E_CHECKPOINT, "%zu of %zu checkpoints in %s cannot be used (first: %s)",
+                       bad, count, dir, first);
     return DT_OK;
 }
 
@@ -193,9 +194,10 @@ const struct dt_cli_verb dt_cli_verb_ckpt = {
     .min_arguments = 2,
     .max_arguments = 2,
     .summary = "list checkpoints, verify their checksums, delete by retention",
-    .details = "DIR is a run's directory or its checkpoints/; for verify it may be one checkpoint.\n"
-               "gc verifies the newest checkpoint before it deletes an older one, never deletes one that\n"
-               "is unusable, and refuses while a run holds the directory.",
+    .details =
+        "DIR is a run's directory or its checkpoints/; for verify it may be one checkpoint.\n"
+        "gc verifies the newest checkpoint before it deletes an older one, never deletes one that\n"
+        "is unusable, and refuses while a run holds the directory.",
     .options = options,
     .json = true,
 };

@@ -159,21 +159,23 @@ static void draw_frame(const struct axes *a)
                 "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.0f</text>\n",
                 at_x(a, x), HEIGHT - BOTTOM, at_x(a, x), HEIGHT - BOTTOM + 5, at_x(a, x),
                 HEIGHT - BOTTOM + 19, x);
-    fprintf(a->f,
-            "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#444\"/>\n"
-            "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">step</text>\n"
-            "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">loss (nats per "
-            "token)</text>\n",
-            LEFT, TOP, HEIGHT - BOTTOM, WIDTH - RIGHT, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12,
-            (TOP + HEIGHT - BOTTOM) / 2);
+    fprintf(
+        a->f,
+        "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#444\"/>\n"
+        "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">step</text>\n"
+        "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">loss (nats per "
+        "token)</text>\n",
+        LEFT, TOP, HEIGHT - BOTTOM, WIDTH - RIGHT, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12,
+        (TOP + HEIGHT - BOTTOM) / 2);
 }
 
 /* Long runs are drawn as means of equal groups of points. */
 static void draw_curve(const struct axes *a, const struct dt_curve *c, const char *color, bool dots)
 {
     size_t group = (c->count + POINTS - 1) / POINTS;
-    fprintf(a->f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" stroke-linejoin=\"round\" "
-                  "points=\"",
+    fprintf(a->f,
+            "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" stroke-linejoin=\"round\" "
+            "points=\"",
             color);
     for (size_t i = 0; i < c->count; i += group) {
         size_t end = i + group < c->count ? i + group : c->count;
@@ -193,8 +195,9 @@ static void draw_curve(const struct axes *a, const struct dt_curve *c, const cha
 static void draw_legend(const struct axes *a, const struct dt_curves *c)
 {
     double x = WIDTH - RIGHT - 272, y = TOP + 12;
-    fprintf(a->f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"272\" height=\"%d\" fill=\"#fff\" "
-                  "fill-opacity=\"0.85\" stroke=\"#ccc\"/>\n",
+    fprintf(a->f,
+            "<rect x=\"%.1f\" y=\"%.1f\" width=\"272\" height=\"%d\" fill=\"#fff\" "
+            "fill-opacity=\"0.85\" stroke=\"#ccc\"/>\n",
             x, y - 4, c->train.count && c->eval.count ? 48 : 28);
     const struct dt_curve *curves[2] = {&c->train, &c->eval};
     for (int i = 0; i < 2; i++) {
@@ -245,8 +248,9 @@ int dt_curves_draw(const struct dt_curves *c, const char *title, const char *pat
     draw_legend(&a, c);
     fprintf(a.f, "</svg>\n");
     bool whole = ferror(a.f) == 0;
-    int rc = fclose(a.f) == 0 && whole ? dt_file_write(path, text, size)
-                                       : DT_FAIL(DT_E_MEMORY, "cannot draw %s: out of memory", path);
+    int rc = fclose(a.f) == 0 && whole
+                 ? dt_file_write(path, text, size)
+                 : DT_FAIL(DT_E_MEMORY, "cannot draw %s: out of memory", path);
     free(text);
     return rc;
 }

@@ -13,8 +13,8 @@ struct dt_curves {
     struct dt_curve train, eval; /* loss in nats a token over the step */
 };
 
-/* A run that was resumed tells some steps twice: the later word counts. A last line that was cut by a kill is
- * passed over. DT_E_DATA with file:line for anything else that is no metrics.jsonl. */
+/* A run that was resumed tells some steps twice: the later word counts. A last line that was cut by
+ * a kill is passed over. DT_E_DATA with file:line for anything else that is no metrics.jsonl. */
 int dt_curves_load(const char *path, struct dt_curves *out);
 void dt_curves_free(struct dt_curves *c);
 

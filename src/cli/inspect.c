@@ -32,9 +32,9 @@ static int tensor_json(const struct dt_tensor_set *set, const struct dt_stored *
     json_t *shape = json_array();
     for (int i = 0; i < t->rank; i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
-    json_t *entry = json_pack("{s:s, s:s, s:o, s:I, s:s}", "name", t->name, "dtype",
-                              dt_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)t->bytes,
-                              "file", dt_path_basename(set->files[t->file].path));
+    json_t *entry = json_pack(
+        "{s:s, s:s, s:o, s:I, s:s}", "name", t->name, "dtype", dt_dtype_name(t->dtype), "shape",
+        shape, "bytes", (json_int_t)t->bytes, "file", dt_path_basename(set->files[t->file].path));
     if (hash) {
         char text[17];
         snprintf(text, sizeof text, "%016" PRIx64, dt_hash(t->data, t->bytes));
@@ -143,8 +143,8 @@ static int inspect_checkpoint(struct dt_cli *cli, const char *path, json_t *json
         rc = tensors_json(&c.exp_avg_sq, hash, json, "exp_avg_sq");
         goto done;
     }
-    printf("%s: checkpoint of step %" PRId64 ", complete (`ckpt verify` looks at every byte)\n", path,
-           c.step);
+    printf("%s: checkpoint of step %" PRId64 ", complete (`ckpt verify` looks at every byte)\n",
+           path, c.step);
     printf("optimizer: first and second moments of %zu tensors, %.1f MiB\n", c.exp_avg.count,
            (double)(c.exp_avg.bytes + c.exp_avg_sq.bytes) / 0x1p20);
     show_set(cli, &c.model, json);
@@ -168,19 +168,20 @@ static int inspect_corpus(struct dt_cli *cli, const char *path, json_t *json)
     dt_corpus_close(corpus);
     if (cli->json)
         return json_object_update_new(
-                   json, json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "kind", "corpus",
-                                   "format", info.format, "chat_template", info.chat_template, "dtype",
-                                   info.dtype, "documents", (json_int_t)info.documents, "tokens",
-                                   (json_int_t)info.tokens, "loss_tokens",
-                                   (json_int_t)info.loss_tokens, "text_bytes", (json_int_t)info.bytes,
-                                   "max_id", (json_int_t)info.max_id, "masks", info.has_masks))
+                   json,
+                   json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "kind", "corpus",
+                             "format", info.format, "chat_template", info.chat_template, "dtype",
+                             info.dtype, "documents", (json_int_t)info.documents, "tokens",
+                             (json_int_t)info.tokens, "loss_tokens", (json_int_t)info.loss_tokens,
+                             "text_bytes", (json_int_t)info.bytes, "max_id",
+                             (json_int_t)info.max_id, "masks", info.has_masks))
                    ? DT_FAIL(DT_E_MEMORY, "cannot describe %s: out of memory", path)
                    : DT_OK;
-    printf("%s: corpus of %" PRId64 " documents, %" PRId64 " tokens (%s, ids up to %" PRId64 ")\n", path,
-           info.documents, info.tokens, info.dtype, info.max_id);
+    printf("%s: corpus of %" PRId64 " documents, %" PRId64 " tokens (%s, ids up to %" PRId64 ")\n",
+           path, info.documents, info.tokens, info.dtype, info.max_id);
     if (info.format[0])
-        printf("made from %s%s%s\n", info.format, info.chat_template[0] ? " rows with template " : "",
-               info.chat_template);
+        printf("made from %s%s%s\n", info.format,
+               info.chat_template[0] ? " rows with template " : "", info.chat_template);
     if (info.has_masks)
         printf("%" PRId64 " tokens train, the others are context only\n", info.loss_tokens);
     else
@@ -195,14 +196,16 @@ static int plot(struct dt_cli *cli, const char *run, const struct dt_curves *cur
     char path[DT_PATH];
     const char *to = dt_cli_string(cli, "output"), *name = dt_path_basename(run);
     DT_TRY(dt_path_join(path, run, "loss.svg"));
-    DT_TRY(dt_curves_draw(curves, name[0] && strcmp(name, ".") != 0 ? name : "loss", to ? to : path));
+    DT_TRY(
+        dt_curves_draw(curves, name[0] && strcmp(name, ".") != 0 ? name : "loss", to ? to : path));
     json_object_set_new(json, "plot", json_string(to ? to : path));
     if (!cli->json)
         printf("loss curve written to %s\n", to ? to : path);
     return DT_OK;
 }
 
-static void run_text(const char *path, const struct dt_curves *c, const struct dt_checkpoint_list *l)
+static void run_text(const char *path, const struct dt_curves *c,
+                     const struct dt_checkpoint_list *l)
 {
     size_t n = c->train.count, m = c->eval.count, usable = 0;
     for (size_t i = 0; i < l->count; i++)
@@ -313,7 +316,8 @@ static int run(struct dt_cli *cli)
 
 static const struct dt_cli_option options[] = {
     {"hash", 0, NULL, DT_CLI_FLAG, .doc = "XXH3 of every tensor's bytes"},
-    {"plot", 0, NULL, DT_CLI_FLAG, .doc = "of a run: draw its loss curve as loss.svg in its directory"},
+    {"plot", 0, NULL, DT_CLI_FLAG,
+     .doc = "of a run: draw its loss curve as loss.svg in its directory"},
     {"output", 'o', "FILE", DT_CLI_STRING, .doc = "where --plot writes instead"},
     {0},
 };

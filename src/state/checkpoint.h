@@ -3,8 +3,8 @@
  * in memory: writers hand over byte ranges of planned files.
  *
  *     checkpoints/                     `dir` in all functions below
- *       step-00000100/                 a checkpoint iff its manifest.json is whole and fits the files
- *       .tmp-ID-step-00000200/         a save in progress, or what a killed one left
+ *       step-00000100/                 a checkpoint iff its manifest.json is whole and fits the
+ * files .tmp-ID-step-00000200/         a save in progress, or what a killed one left
  *       .old-ID-step-00000100/         the one that a second save of a step replaces, for a moment
  *       .del-ID-step-00000050/         being deleted
  *
@@ -42,15 +42,15 @@ struct dt_checkpoint_writer;
 
 /* Makes `dir` and a temporary directory in it. */
 int dt_checkpoint_begin(const char *dir, int64_t step, struct dt_checkpoint_writer **out);
-/* A data file of `size` bytes; `name` is relative, with '/' between folders. *file is its handle. Space is
- * reserved at once, so a full disk shows before anything is written. Main thread only. */
+/* A data file of `size` bytes; `name` is relative, with '/' between folders. *file is its handle.
+ * Space is reserved at once, so a full disk shows before anything is written. Main thread only. */
 int dt_checkpoint_add(struct dt_checkpoint_writer *w, const char *name, size_t size, int *file);
-/* The files of a plan in `folder` ("" or "optimizer"), their headers and the index written. Handles are
- * *first, *first + 1, ... in the plan's order. Main thread only. */
+/* The files of a plan in `folder` ("" or "optimizer"), their headers and the index written. Handles
+ * are *first, *first + 1, ... in the plan's order. Main thread only. */
 int dt_checkpoint_add_tensors(struct dt_checkpoint_writer *w, const char *folder,
                               const struct dt_tensor_plan *plan, int *first);
-/* Bytes of a file that nobody else writes. From any thread, in any order, any cut. A failure is remembered:
- * commit will refuse. */
+/* Bytes of a file that nobody else writes. From any thread, in any order, any cut. A failure is
+ * remembered: commit will refuse. */
 int dt_checkpoint_write(struct dt_checkpoint_writer *w, int file, size_t offset, const void *data,
                         size_t bytes);
 /* Small whole files. Main thread only. */
@@ -60,8 +60,8 @@ int dt_checkpoint_put_json(struct dt_checkpoint_writer *w, const char *name, con
 int dt_checkpoint_copy(struct dt_checkpoint_writer *w, const char *path, const char *name);
 
 /* fsync of all, manifest, fsync, rename, fsync. Frees the writer in any case. After a failure older
- * checkpoints are as they were and nothing of this save is left (if only the last fsync failed, it stands
- * whole). `path` (may be NULL) gets the final directory. */
+ * checkpoints are as they were and nothing of this save is left (if only the last fsync failed, it
+ * stands whole). `path` (may be NULL) gets the final directory. */
 int dt_checkpoint_commit(struct dt_checkpoint_writer *w, char path[DT_PATH]);
 /* Removes the temporary directory and frees the writer; keeps the error that led here. */
 void dt_checkpoint_abort(struct dt_checkpoint_writer *w);
@@ -90,30 +90,32 @@ int dt_checkpoint_dir(char out[DT_PATH], const char *path);
 /* Every checksum of one checkpoint. DT_E_CHECKPOINT with the first bad file and range. */
 int dt_checkpoint_verify(const char *path);
 
-/* The newest checkpoint whose checksums all hold; falls back to older ones and warns of each that does not.
- * *step -1 and path "" when there are none at all. DT_E_CHECKPOINT when there are some and none validates: a
- * run must not start over then (`ductile train --start-over` calls dt_checkpoint_set_aside). */
+/* The newest checkpoint whose checksums all hold; falls back to older ones and warns of each that
+ * does not. *step -1 and path "" when there are none at all. DT_E_CHECKPOINT when there are some
+ * and none validates: a run must not start over then (`ductile train --start-over` calls
+ * dt_checkpoint_set_aside). */
 int dt_checkpoint_newest(const char *dir, char path[DT_PATH], int64_t *step);
 
-/* Finishes what a killed run left: puts back a checkpoint that was moved aside for one that never came, removes
- * temporary directories. Only while the run's lock is held. */
+/* Finishes what a killed run left: puts back a checkpoint that was moved aside for one that never
+ * came, removes temporary directories. Only while the run's lock is held. */
 int dt_checkpoint_clean(const char *dir);
 
-/* Deletes complete checkpoints that are neither among the newest `keep` complete ones (0: keep all) nor at a
- * step divisible by `keep_every` (0: none), after verifying the newest. Never touches broken ones. `deleted` (may
- * be NULL) counts. With `dry` nothing is deleted, only counted. */
+/* Deletes complete checkpoints that are neither among the newest `keep` complete ones (0: keep all)
+ * nor at a step divisible by `keep_every` (0: none), after verifying the newest. Never touches
+ * broken ones. `deleted` (may be NULL) counts. With `dry` nothing is deleted, only counted. */
 int dt_checkpoint_retain(const char *dir, int64_t keep, int64_t keep_every, bool dry,
                          size_t *deleted);
 
-/* Renames `dir` to a new name beside it, returned in `moved` ("" when there was nothing). Deletes nothing. */
+/* Renames `dir` to a new name beside it, returned in `moved` ("" when there was nothing). Deletes
+ * nothing. */
 int dt_checkpoint_set_aside(const char *dir, char moved[DT_PATH]);
 
 /* ---- Reading ---- */
 struct dt_checkpoint {
     char path[DT_PATH];
     int64_t step;
-    json_t *trainer;             /* trainer.json */
-    struct dt_tensor_set model;  /* all tensors; trained ones are fp32 masters */
+    json_t *trainer;                          /* trainer.json */
+    struct dt_tensor_set model;               /* all tensors; trained ones are fp32 masters */
     struct dt_tensor_set exp_avg, exp_avg_sq; /* trained ones, same names and shapes, F32 */
 };
 /* Checks completeness and that moments fit the model; checksums are dt_checkpoint_verify's. */

@@ -17,8 +17,9 @@ static int check_listed(const struct dt_manifest *m, const struct dt_tensor_set 
         char name[DT_PATH];
         DT_TRY(dt_path_join(name, folder, dt_path_basename(set->files[i].path)));
         if (!dt_manifest_find(m, name))
-            return DT_FAIL(DT_E_CHECKPOINT, "%s is not a file of this checkpoint: its manifest does "
-                                            "not list it",
+            return DT_FAIL(DT_E_CHECKPOINT,
+                           "%s is not a file of this checkpoint: its manifest does "
+                           "not list it",
                            set->files[i].path);
     }
     return DT_OK;
@@ -39,8 +40,9 @@ static int open_moment(struct dt_checkpoint *c, const struct dt_manifest *m, con
         DT_TRY(dt_tensors_need(&c->model, t->name, &w));
         if (t->dtype != DT_F32 || t->rank != w->rank ||
             memcmp(t->shape, w->shape, sizeof t->shape) != 0)
-            return DT_FAIL(DT_E_CHECKPOINT, "%s: '%.120s' is %s %s, the weight is %s: the moments "
-                                            "belong to another model",
+            return DT_FAIL(DT_E_CHECKPOINT,
+                           "%s: '%.120s' is %s %s, the weight is %s: the moments "
+                           "belong to another model",
                            path, t->name, dt_dtype_name(t->dtype),
                            dt_shape_shown(t->rank, t->shape, shown[0], sizeof shown[0]),
                            dt_shape_shown(w->rank, w->shape, shown[1], sizeof shown[1]));
@@ -71,8 +73,9 @@ static int open_all(struct dt_checkpoint *c, const struct dt_manifest *m)
     DT_TRY(open_moment(c, m, "exp_avg", &c->exp_avg));
     DT_TRY(open_moment(c, m, "exp_avg_sq", &c->exp_avg_sq));
     if (c->exp_avg.count != c->exp_avg_sq.count)
-        return DT_FAIL(DT_E_CHECKPOINT, "%s has first moments of %zu tensors and second ones of %zu",
-                       c->path, c->exp_avg.count, c->exp_avg_sq.count);
+        return DT_FAIL(DT_E_CHECKPOINT,
+                       "%s has first moments of %zu tensors and second ones of %zu", c->path,
+                       c->exp_avg.count, c->exp_avg_sq.count);
     return DT_OK;
 }
 

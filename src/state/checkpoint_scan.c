@@ -28,8 +28,8 @@ static void describe(struct dt_checkpoint_entry *e)
         for (size_t i = 0; i < m.count; i++)
             e->bytes += m.files[i].size;
         if (m.step != e->step)
-            rc = DT_FAIL(DT_E_CHECKPOINT, "%s was saved at step %" PRId64 ": it was renamed", e->path,
-                         m.step);
+            rc = DT_FAIL(DT_E_CHECKPOINT, "%s was saved at step %" PRId64 ": it was renamed",
+                         e->path, m.step);
         else
             rc = dt_manifest_check_sizes(e->path, &m);
         dt_manifest_free(&m);
@@ -94,8 +94,9 @@ int dt_checkpoint_dir(char out[DT_PATH], const char *path)
     if (dt_file_is_dir(out))
         return DT_OK;
     if (!dt_file_is_dir(path))
-        return DT_FAIL(DT_E_NOT_FOUND, "%s is no directory; a run's directory, its checkpoints/ or "
-                                       "one checkpoint was expected",
+        return DT_FAIL(DT_E_NOT_FOUND,
+                       "%s is no directory; a run's directory, its checkpoints/ or "
+                       "one checkpoint was expected",
                        path);
     return dt_path_join(out, "", path);
 }
@@ -109,7 +110,8 @@ struct reader {
     size_t done;
 };
 
-static int verify_range(struct reader *r, int fd, const char *path, const struct dt_manifest_range *range)
+static int verify_range(struct reader *r, int fd, const char *path,
+                        const struct dt_manifest_range *range)
 {
     dt_hasher_reset(r->hasher);
     for (size_t at = 0, n; at < range->length; at += n) {
@@ -125,7 +127,8 @@ static int verify_range(struct reader *r, int fd, const char *path, const struct
     if (found != range->hash)
         return DT_FAIL(DT_E_CHECKPOINT,
                        "%s: bytes %zu to %zu do not match their checksum (found %016" PRIx64
-                       ", expected %016" PRIx64 "): the file was changed or damaged after it was saved",
+                       ", expected %016" PRIx64
+                       "): the file was changed or damaged after it was saved",
                        path, range->offset, range->offset + range->length - 1, found, range->hash);
     return DT_OK;
 }
@@ -203,11 +206,12 @@ int dt_checkpoint_newest(const char *dir, char path[DT_PATH], int64_t *step)
         dt_warn("falling back to the checkpoint of step %" PRId64, *step);
     dt_checkpoint_list_free(&list);
     if (count && *step < 0)
-        return DT_FAIL(DT_E_CHECKPOINT,
-                       "%s holds %zu checkpoint%s and none validates (newest: %s). This run will not "
-                       "start from step 0 by itself: put back a good copy, or use --start-over, which "
-                       "moves them aside and begins anew",
-                       dir, count, count == 1 ? "" : "s", first);
+        return DT_FAIL(
+            DT_E_CHECKPOINT,
+            "%s holds %zu checkpoint%s and none validates (newest: %s). This run will not "
+            "start from step 0 by itself: put back a good copy, or use --start-over, which "
+            "moves them aside and begins anew",
+            dir, count, count == 1 ? "" : "s", first);
     return DT_OK;
 }
 
@@ -221,7 +225,8 @@ static int clean_entry(const char *dir, const char *name)
     if (dt_step_parse(name, DT_NAME_OLD, &step)) {
         DT_TRY(dt_step_path(final, dir, "", "", step));
         if (!dt_file_exists(final)) {
-            dt_warn("putting back %s, which a save that never came to its end had moved aside", final);
+            dt_warn("putting back %s, which a save that never came to its end had moved aside",
+                    final);
             return dt_rename(path, final);
         }
         return dt_checkpoint_discard(dir, path);
@@ -249,7 +254,8 @@ int dt_checkpoint_clean(const char *dir)
     return dt_sync_dir(dir);
 }
 
-int dt_checkpoint_retain(const char *dir, int64_t keep, int64_t keep_every, bool dry, size_t *deleted)
+int dt_checkpoint_retain(const char *dir, int64_t keep, int64_t keep_every, bool dry,
+                         size_t *deleted)
 {
     struct dt_checkpoint_list list;
     int rc = DT_OK;

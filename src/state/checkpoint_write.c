@@ -26,7 +26,7 @@ struct dt_checkpoint_writer {
     char folders[FOLDERS][DT_PATH]; /* made inside temp, to be synced */
     size_t folder_count;
     struct dt_manifest manifest;
-    int *fds; /* of manifest.files; -1 once closed */
+    int *fds;              /* of manifest.files; -1 once closed */
     pthread_mutex_t mutex; /* guards ranges and `failed` while writers run */
     bool failed;
 };
@@ -223,9 +223,10 @@ done:
     return rc;
 }
 
-/* Put the complete save in its place. An older save of the same step is swapped out in one atomic exchange; where
- * the file system cannot do that, it steps aside under a name from which dt_checkpoint_clean brings it back
- * if we die before the new one stands. Afterwards `gone` names what is to be deleted ("" if nothing). */
+/* Put the complete save in its place. An older save of the same step is swapped out in one atomic
+ * exchange; where the file system cannot do that, it steps aside under a name from which
+ * dt_checkpoint_clean brings it back if we die before the new one stands. Afterwards `gone` names
+ * what is to be deleted ("" if nothing). */
 static int take_place(struct dt_checkpoint_writer *w, char gone[DT_PATH])
 {
     gone[0] = '\0';
@@ -257,8 +258,9 @@ static int commit(struct dt_checkpoint_writer *w)
 {
     char gone[DT_PATH];
     if (w->failed)
-        return DT_FAIL(DT_E_SAVE, "the checkpoint of step %" PRId64 " is not written: a write failed "
-                                  "before",
+        return DT_FAIL(DT_E_SAVE,
+                       "the checkpoint of step %" PRId64 " is not written: a write failed "
+                       "before",
                        w->manifest.step);
     DT_TRY(sync_files(w));
     DT_TRY(write_manifest(w));

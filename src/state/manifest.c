@@ -65,8 +65,9 @@ int dt_manifest_check_tiles(struct dt_manifest_file *f)
                            at < f->ranges[i].offset ? f->ranges[i].offset : at,
                            at < f->ranges[i].offset ? "by nobody" : "twice");
         if (f->ranges[i].length > f->size - at)
-            return DT_FAIL(DT_E_CHECKPOINT, "%s: a range of %zu bytes at %zu leads beyond its %zu bytes",
-                           f->name, f->ranges[i].length, at, f->size);
+            return DT_FAIL(DT_E_CHECKPOINT,
+                           "%s: a range of %zu bytes at %zu leads beyond its %zu bytes", f->name,
+                           f->ranges[i].length, at, f->size);
         at += f->ranges[i].length;
     }
     if (at != f->size)
@@ -151,8 +152,9 @@ static int check_self(const char *path, const char *text, size_t size)
     size_t n = size > TAIL_BYTES ? size - TAIL_BYTES : 0;
     snprintf(want, sizeof want, TAIL "%016" PRIx64 "\"\n}\n", dt_hash(text, n));
     if (n == 0 || memcmp(text + n, want, TAIL_BYTES) != 0)
-        return DT_FAIL(DT_E_CHECKPOINT, "%s (%zu bytes) does not match its own checksum: it was cut "
-                                        "short or changed",
+        return DT_FAIL(DT_E_CHECKPOINT,
+                       "%s (%zu bytes) does not match its own checksum: it was cut "
+                       "short or changed",
                        path, size);
     return DT_OK;
 }
@@ -183,7 +185,8 @@ static bool parse_range(const json_t *r, struct dt_manifest_range *out)
     return true;
 }
 
-static int parse_file(const char *path, const char *name, const json_t *value, struct dt_manifest *m)
+static int parse_file(const char *path, const char *name, const json_t *value,
+                      struct dt_manifest *m)
 {
     char where[DT_PATH + 160];
     int64_t size;
@@ -199,8 +202,8 @@ static int parse_file(const char *path, const char *name, const json_t *value, s
     for (size_t i = 0; i < json_array_size(ranges); i++) {
         struct dt_manifest_range r;
         if (!parse_range(json_array_get(ranges, i), &r))
-            return DT_FAIL(DT_E_CHECKPOINT, "%s: range %zu is not [offset, length, \"hash\"]", where,
-                           i);
+            return DT_FAIL(DT_E_CHECKPOINT, "%s: range %zu is not [offset, length, \"hash\"]",
+                           where, i);
         DT_TRY(dt_manifest_add_range(f, r.offset, r.length, r.hash));
     }
     return dt_manifest_check_tiles(f);
@@ -216,7 +219,8 @@ static int parse(const char *path, const json_t *json, struct dt_manifest *m)
     DT_TRY(dt_json_need_int(in, "version", 1, INT64_MAX, &version));
     if (strcmp(format, FORMAT) != 0 || version != VERSION)
         return DT_FAIL(DT_E_CHECKPOINT,
-                       "%s has format '%.40s' version %" PRId64 ", this program reads '%s' version %d",
+                       "%s has format '%.40s' version %" PRId64
+                       ", this program reads '%s' version %d",
                        path, format, version, FORMAT, VERSION);
     DT_TRY(dt_json_need_string(in, "save_id", &id));
     DT_TRY(dt_json_need_string(in, "created", &created));
@@ -226,7 +230,8 @@ static int parse(const char *path, const json_t *json, struct dt_manifest *m)
     snprintf(m->created, sizeof m->created, "%s", created);
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)files, name, value) {
+    json_object_foreach((json_t *)(uintptr_t)files, name, value)
+    {
         DT_TRY(parse_file(path, name, value, m));
     }
     return DT_OK;
@@ -242,8 +247,9 @@ int dt_manifest_load(const char *dir, struct dt_manifest *out)
     DT_TRY(dt_path_join(path, dir, "manifest.json"));
     int rc = dt_file_read(path, SIZE_MAX_MANIFEST, &text, &size);
     if (rc == DT_E_NOT_FOUND)
-        rc = DT_FAIL(DT_E_CHECKPOINT, "%s has no manifest.json: not a checkpoint, or a save that was "
-                                      "never completed",
+        rc = DT_FAIL(DT_E_CHECKPOINT,
+                     "%s has no manifest.json: not a checkpoint, or a save that was "
+                     "never completed",
                      dir);
     DT_CHECK(done, rc, rc);
     DT_CHECK(done, rc, check_self(path, text, size));

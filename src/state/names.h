@@ -19,8 +19,8 @@ int dt_step_path(char out[DT_PATH], const char *dir, const char *prefix, const c
 /* Is `name` PREFIX, an id and a dash (none for prefix ""), then step-N? */
 bool dt_step_parse(const char *name, const char *prefix, int64_t *step);
 
-/* Renames a checkpoint directory in `dir` to a .del- name, so that it is no checkpoint while half of it is gone,
- * and removes it. */
+/* Renames a checkpoint directory in `dir` to a .del- name, so that it is no checkpoint while half
+ * of it is gone, and removes it. */
 int dt_checkpoint_discard(const char *dir, const char *path);
 
 #endif

@@ -27,7 +27,8 @@ static int busy(const char *output, const char *path)
     if (dt_file_read(path, 4096, &text, &size) == DT_OK &&
         dt_json_parse(text, size, path, DT_E_IO, &json) == DT_OK) {
         struct dt_json_in in = {json, path, DT_E_IO};
-        if (dt_json_get_string(in, "host", &host) < 0 || dt_json_get_string(in, "since", &since) < 0 ||
+        if (dt_json_get_string(in, "host", &host) < 0 ||
+            dt_json_get_string(in, "since", &since) < 0 ||
             dt_json_get_int(in, "pid", 1, INT32_MAX, &pid) < 0)
             pid = 0;
     }
@@ -73,7 +74,8 @@ int dt_run_lock(const char *output, struct dt_run_lock *out)
         close(fd);
         return busy(output, out->path);
     }
-    if (rc != 0) /* a network disk mounted without locks: better to train unguarded than not at all */
+    if (rc !=
+        0) /* a network disk mounted without locks: better to train unguarded than not at all */
         dt_warn("%s cannot be locked (%s): nothing keeps a second run out of %s", out->path,
                 strerror(errno), output);
     rc = write_holder(fd, out->path);

@@ -3,9 +3,10 @@
  *
  *     fault_saver OUTPUT STEP GENERATION KEEP
  *
- * Every byte of the state follows from (STEP, GENERATION). When the save fails, a second one, of the next
- * step, is tried at once, as a training loop would. Exit codes: 0 saved; 10 the first failed, the
- * second did not; 11 both failed; 12 the start failed. Messages of failures go to standard error. */
+ * Every byte of the state follows from (STEP, GENERATION). When the save fails, a second one, of
+ * the next step, is tried at once, as a training loop would. Exit codes: 0 saved; 10 the first
+ * failed, the second did not; 11 both failed; 12 the start failed. Messages of failures go to
+ * standard error. */
 #include "base/error.h"
 #include "state/checkpoint.h"
 #include "tests_fault_state.h"
@@ -29,7 +30,8 @@ static int fill(struct dt_checkpoint_writer *w, int64_t step, int generation)
         fault_fill(data, step, generation, which);
         /* Two writers' worth: the second half first. */
         size_t start = plan.offset[0], cut = 640 * sizeof(float);
-        DT_CHECK(done, rc, dt_checkpoint_write(w, file, start + cut, data + 640, sizeof data - cut));
+        DT_CHECK(done, rc,
+                 dt_checkpoint_write(w, file, start + cut, data + 640, sizeof data - cut));
         DT_CHECK(done, rc, dt_checkpoint_write(w, file, start, data, cut));
     done:
         dt_tensor_plan_free(&plan);

@@ -41,7 +41,8 @@ __attribute__((constructor)) static void setup(void)
     sticky = getenv("DT_FAULT_STICKY") != NULL;
     no_exchange = getenv("DT_FAULT_NO_EXCHANGE") != NULL;
     if (log)
-        log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+                              0666);
 }
 
 static bool counts(const char *path)
@@ -97,14 +98,14 @@ static mode_t mode_argument(int flags, va_list args)
     return flags & O_CREAT ? va_arg(args, mode_t) : 0;
 }
 
-#define OPEN(name)                                                                                \
-    int name(const char *path, int flags, ...)                                                    \
-    {                                                                                             \
-        va_list args;                                                                             \
-        va_start(args, flags);                                                                    \
-        mode_t mode = mode_argument(flags, args);                                                 \
-        va_end(args);                                                                             \
-        return open_counted(path, flags, mode);                                                   \
+#define OPEN(name)                                                                                 \
+    int name(const char *path, int flags, ...)                                                     \
+    {                                                                                              \
+        va_list args;                                                                              \
+        va_start(args, flags);                                                                     \
+        mode_t mode = mode_argument(flags, args);                                                  \
+        va_end(args);                                                                              \
+        return open_counted(path, flags, mode);                                                    \
     }
 OPEN(open)
 OPEN(open64)
@@ -167,24 +168,24 @@ ssize_t pwrite64(int fd, const void *data, size_t n, off_t offset)
     return pwrite_counted(fd, data, n, offset);
 }
 
-#define ON_FD(name, parameters, arguments)                                                        \
-    int name parameters                                                                           \
-    {                                                                                             \
-        if (name_of(fd)[0] && meet(#name, name_of(fd)))                                           \
-            return -1;                                                                            \
-        return NEXT(name) arguments;                                                              \
+#define ON_FD(name, parameters, arguments)                                                         \
+    int name parameters                                                                            \
+    {                                                                                              \
+        if (name_of(fd)[0] && meet(#name, name_of(fd)))                                            \
+            return -1;                                                                             \
+        return NEXT(name) arguments;                                                               \
     }
 ON_FD(fsync, (int fd), (fd))
 ON_FD(fdatasync, (int fd), (fd))
 ON_FD(ftruncate, (int fd, off_t size), (fd, size))
 ON_FD(fallocate, (int fd, int mode, off_t offset, off_t size), (fd, mode, offset, size))
 
-#define ON_PATH(name, parameters, arguments)                                                      \
-    int name parameters                                                                           \
-    {                                                                                             \
-        if (counts(path) && meet(#name, path))                                                    \
-            return -1;                                                                            \
-        return NEXT(name) arguments;                                                              \
+#define ON_PATH(name, parameters, arguments)                                                       \
+    int name parameters                                                                            \
+    {                                                                                              \
+        if (counts(path) && meet(#name, path))                                                     \
+            return -1;                                                                             \
+        return NEXT(name) arguments;                                                               \
     }
 ON_PATH(mkdir, (const char *path, mode_t mode), (path, mode))
 ON_PATH(rmdir, (const char *path), (path))
@@ -194,7 +195,8 @@ ON_PATH(rename, (const char *from, const char *path), (from, path))
 int unlinkat(int dir, const char *path, int flags)
 {
     bool inside = path[0] == '/' ? counts(path) : name_of(dir)[0] != '\0';
-    /* The descriptor of fdopendir is ours, but readers may have it from opendir: count those too. */
+    /* The descriptor of fdopendir is ours, but readers may have it from opendir: count those too.
+     */
     if ((inside || (under && path[0] != '/')) && meet("unlinkat", path))
         return -1;
     return NEXT(unlinkat)(dir, path, flags);

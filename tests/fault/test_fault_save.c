@@ -8,10 +8,11 @@
 #include "state/checkpoint.h"
 #include "tests_fault_state.h"
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <errno.h>
@@ -221,7 +222,8 @@ static void fail_everywhere(const struct scenario *s, int error, const char *wor
     char action[16];
     snprintf(action, sizeof action, "%d", error);
     for (long k = 1; k <= n; k++) {
-        struct fault f = {.at = k, .action = action, .sticky = sticky, .no_exchange = s->no_exchange};
+        struct fault f = {
+            .at = k, .action = action, .sticky = sticky, .no_exchange = s->no_exchange};
         char *text;
         size_t size;
         prepare(s);

@@ -1,4 +1,5 @@
-/* The state that the fault tests save: every element follows from (step, generation, array, index). */
+/* The state that the fault tests save: every element follows from (step, generation, array, index).
+ */
 #ifndef TESTS_FAULT_STATE_H
 #define TESTS_FAULT_STATE_H
 

@@ -1,9 +1,10 @@
 /* Files: what is read is what stands there, what is refused is refused by name, nothing is followed
  * out of a tree, and a small file is replaced whole. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "base/error.h"
@@ -32,10 +33,15 @@ static void paths_join_and_part(void **state)
     (void)state;
     static const struct {
         const char *dir, *name, *joined;
-    } joins[] = {{"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"a", "/b", "/b"}, {"/", "b", "/b"}};
+    } joins[] = {
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"a", "/b", "/b"}, {"/", "b", "/b"}};
     static const struct {
         const char *path, *dir, *base;
-    } parts[] = {{"a/b", "a", "b"}, {"b", ".", "b"}, {"/b", "/", "b"}, {"a//b", "a", "b"}, {"/a/b/", "/a", ""}};
+    } parts[] = {{"a/b", "a", "b"},
+                 {"b", ".", "b"},
+                 {"/b", "/", "b"},
+                 {"a//b", "a", "b"},
+                 {"/a/b/", "/a", ""}};
     char out[DT_PATH];
     for (size_t i = 0; i < sizeof joins / sizeof *joins; i++) {
         assert_int_equal(dt_path_join(out, joins[i].dir, joins[i].name), DT_OK);
@@ -82,7 +88,8 @@ static void reading_gives_all_bytes(void **state)
     assert_int_equal(map.size, 0);
     assert_non_null(map.data);
     dt_file_unmap(&map);
-    assert_int_equal(dt_file_read("/proc/self/status", 1 << 20, &text, &size), DT_OK); /* says size 0 */
+    assert_int_equal(dt_file_read("/proc/self/status", 1 << 20, &text, &size),
+                     DT_OK); /* says size 0 */
     assert_true(size > 100);
     free(text);
 }
@@ -106,8 +113,10 @@ static void what_cannot_be_read_is_refused(void **state)
     assert_says(dt_file_map(root, &map), DT_E_IO, "is a directory");
     assert_says(dt_file_size(root, &size), DT_E_IO, "is a directory");
     assert_says(dt_file_read("/dev/zero", 10, &text, &size), DT_E_IO, "not a plain file");
-    assert_says(dt_file_read(in_root("none"), 10, &text, &size), DT_E_NOT_FOUND, "none: No such file");
-    assert_says(dt_dir_list(in_root("none"), &(struct dt_names){0}), DT_E_NOT_FOUND, "No such file");
+    assert_says(dt_file_read(in_root("none"), 10, &text, &size), DT_E_NOT_FOUND,
+                "none: No such file");
+    assert_says(dt_dir_list(in_root("none"), &(struct dt_names){0}), DT_E_NOT_FOUND,
+                "No such file");
     assert_int_equal(dt_file_write(in_root("f"), "12345", 5), DT_OK);
     assert_says(dt_file_read(in_root("f"), 4, &text, &size), DT_E_DATA, "larger than the 4 bytes");
     assert_int_equal(dt_fd_open(in_root("f"), &fd), DT_OK);

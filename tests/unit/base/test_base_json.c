@@ -1,8 +1,9 @@
 /* JSON: strict reading and messages that say the key, what was found and what was expected. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "base/error.h"
@@ -50,9 +51,10 @@ static void syntax_errors_have_a_place(void **state)
 static void getters_check_types_and_ranges(void **state)
 {
     (void)state;
-    static const char text[] = "{\"i\": 7, \"s\": \"abc\", \"b\": true, \"r\": 0.5, \"n\": null, \"o\": {}, "
-                               "\"l\": [1], \"long\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,"
-                               "24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40]}";
+    static const char text[] =
+        "{\"i\": 7, \"s\": \"abc\", \"b\": true, \"r\": 0.5, \"n\": null, \"o\": {}, "
+        "\"l\": [1], \"long\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,"
+        "24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40]}";
     json_t *json;
     assert_int_equal(dt_json_parse(text, sizeof text - 1, "c.json", DT_E_MODEL, &json), DT_OK);
     struct dt_json_in in = {json, "c.json", DT_E_MODEL};
@@ -93,7 +95,8 @@ static void getters_check_types_and_ranges(void **state)
     assert_says(dt_json_get_object(in, "l", &o), "'l' is [1], expected an object");
     assert_says(dt_json_get_array(in, "o", &o), "'o' is {}, expected an array");
     assert_says(dt_json_get_object(in, "long", &o), "'long' is a long array");
-    assert_says(dt_json_need_int(in, "absent", 0, 9, &i), "'absent' is absent, expected an integer");
+    assert_says(dt_json_need_int(in, "absent", 0, 9, &i),
+                "'absent' is absent, expected an integer");
     assert_says(dt_json_need_real(in, "absent", &r), "expected a number");
     assert_says(dt_json_need_bool(in, "absent", &b), "expected true or false");
     assert_says(dt_json_need_string(in, "n", &s), "'n' is null, expected a string");

@@ -1,8 +1,9 @@
 /* Safetensors: equal to the Python library's files both ways, and nothing damaged gets through. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "base/error.h"
@@ -35,16 +36,16 @@ static void assert_says(int rc, int code, const char *words)
 
 /* ---- The tensors of tests/golden/make_safetensors.py ---- */
 
-static const float second[12] = {0, .125f, .25f, .375f, .5f, .625f, .75f, .875f, 1, 1.125f, 1.25f, 1.375f};
+static const float second[12] = {0,    .125f, .25f, .375f,  .5f,   .625f,
+                                 .75f, .875f, 1,    1.125f, 1.25f, 1.375f};
 static const uint16_t first[6] = {0x0000, 0x3c00, 0x4000, 0x4200, 0x4400, 0x4500}; /* 0 ... 5 */
 static const double scalar = 2.5;
 static const int64_t ids[3] = {1, -2, 3};
 static const uint8_t flags[3] = {1, 0, 1}, seven = 7;
 
 static const struct dt_tensor_spec specs[] = {
-    {"w.second", DT_F32, 2, {3, 4}}, {"a.first", DT_F16, 2, {2, 3}},
-    {"scalar", DT_F64, 0, {0}},      {"empty", DT_F32, 2, {0, 7}},
-    {"ids", DT_I64, 1, {3}},         {"flags", DT_BOOL, 1, {3}},
+    {"w.second", DT_F32, 2, {3, 4}}, {"a.first", DT_F16, 2, {2, 3}}, {"scalar", DT_F64, 0, {0}},
+    {"empty", DT_F32, 2, {0, 7}},    {"ids", DT_I64, 1, {3}},        {"flags", DT_BOOL, 1, {3}},
     {"größe \"x\"", DT_U8, 1, {1}},
 };
 static const void *const data[] = {second, first, &scalar, "", ids, flags, &seven};
@@ -68,7 +69,8 @@ static void the_python_library_is_understood(void **state)
 {
     (void)state;
     struct dt_tensor_set set;
-    assert_int_equal(dt_tensors_open(DT_TEST_DIR "/golden/safetensors/python.safetensors", &set), DT_OK);
+    assert_int_equal(dt_tensors_open(DT_TEST_DIR "/golden/safetensors/python.safetensors", &set),
+                     DT_OK);
     assert_holds_them(&set);
     assert_string_equal(dt_tensors_metadata(&set, 0, "by"), "python");
     assert_null(dt_tensors_metadata(&set, 0, "absent"));
@@ -91,7 +93,8 @@ static void what_we_write_is_what_the_library_read(void **state)
     dt_tensors_close(&set);
     assert_int_equal(dt_file_read(in_root("ours.safetensors"), 1 << 20, &ours, &n), DT_OK);
     assert_int_equal(
-        dt_file_read(DT_TEST_DIR "/golden/safetensors/ours.safetensors", 1 << 20, &stored, &m), DT_OK);
+        dt_file_read(DT_TEST_DIR "/golden/safetensors/ours.safetensors", 1 << 20, &stored, &m),
+        DT_OK);
     assert_int_equal(n, m);
     assert_memory_equal(ours, stored, n);
     free(ours);
@@ -128,22 +131,32 @@ static void every_rule_of_the_format_is_kept(void **state)
     } bad[] = {
         {A "}", 7, DT_E_MODEL, "cut short"},
         {A "}", 9, DT_E_MODEL, "has 71 bytes, its header describes 70"},
-        {A ",\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[12,16]}}", 16, DT_E_MODEL, "a hole"},
-        {A ",\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, DT_E_MODEL, "overlaps"},
-        {A ",\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, DT_E_MODEL, "duplicate"},
+        {A ",\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[12,16]}}", 16, DT_E_MODEL,
+         "a hole"},
+        {A ",\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, DT_E_MODEL,
+         "overlaps"},
+        {A ",\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, DT_E_MODEL,
+         "duplicate"},
         {A ",\"__metadata__\":{\"x\":1}}", 8, DT_E_MODEL, "'x' is no string"},
         {A ",\"__metadata__\":[]}", 8, DT_E_MODEL, "__metadata__ is no JSON object"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, DT_E_MODEL, "[begin, end]"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, DT_E_MODEL, "[begin, end]"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, DT_E_MODEL, "[begin, end]"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, DT_E_MODEL, "[2] of F32 are 8"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, DT_E_MODEL, "shape[0] is -2"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,8]}}", 8, DT_E_MODEL, "shape[0] is 1.5"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, DT_E_MODEL,
-         "too large for any file"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, DT_E_MODEL,
-         "too large for any file"},
-        {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, DT_E_UNSUPPORTED, "F8_E4M3"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, DT_E_MODEL,
+         "[begin, end]"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, DT_E_MODEL,
+         "[begin, end]"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, DT_E_MODEL,
+         "[begin, end]"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, DT_E_MODEL,
+         "[2] of F32 are 8"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, DT_E_MODEL,
+         "shape[0] is -2"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,8]}}", 8, DT_E_MODEL,
+         "shape[0] is 1.5"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
+         DT_E_MODEL, "too large for any file"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0,
+         DT_E_MODEL, "too large for any file"},
+        {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2,
+         DT_E_UNSUPPORTED, "F8_E4M3"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4,
          DT_E_UNSUPPORTED, "9 dimensions"},
         {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, DT_E_MODEL, "'dtype' is absent"},
@@ -195,7 +208,8 @@ static void no_damage_leads_outside(void **state)
     size_t n;
     struct dt_tensor_set set;
     assert_int_equal(
-        dt_file_read(DT_TEST_DIR "/golden/safetensors/python.safetensors", 1 << 20, &file, &n), DT_OK);
+        dt_file_read(DT_TEST_DIR "/golden/safetensors/python.safetensors", 1 << 20, &file, &n),
+        DT_OK);
     for (size_t cut = 0; cut < n; cut++) {
         unsigned char *copy = malloc(cut ? cut : 1);
         memcpy(copy, file, cut);
@@ -228,7 +242,8 @@ static void write_planned(const struct dt_tensor_plan *plan, const char *dir)
         assert_int_equal(dt_path_join(path, dir, f->name), DT_OK);
         assert_int_equal(dt_fd_create(path, &fd), DT_OK);
         for (size_t i = f->first + f->count; i-- > f->first;) /* any order */
-            assert_int_equal(dt_fd_write_at(fd, path, data[i], plan->bytes[i], plan->offset[i]), DT_OK);
+            assert_int_equal(dt_fd_write_at(fd, path, data[i], plan->bytes[i], plan->offset[i]),
+                             DT_OK);
         assert_int_equal(dt_fd_write_at(fd, path, f->header, f->header_size, 0), DT_OK);
         assert_int_equal(dt_fd_close(fd, path), DT_OK);
     }
@@ -272,7 +287,8 @@ static void shards_and_index_belong_together(void **state)
     char *at = strstr(strcpy(changed, plan.index), "ids");
     memcpy(at, "idz", 3);
     write_index(dir, changed);
-    assert_says(dt_tensors_open(dir, &set), DT_E_MODEL, "'idz' should stand in model-00002-of-00002");
+    assert_says(dt_tensors_open(dir, &set), DT_E_MODEL,
+                "'idz' should stand in model-00002-of-00002");
     at = strstr(strcpy(changed, plan.index), "\"ids\"");
     memset(at, ' ', (size_t)(strchr(at, ',') + 1 - at));
     write_index(dir, changed);
@@ -293,7 +309,8 @@ static void what_is_not_there_is_told(void **state)
     const struct dt_stored *t;
     assert_says(dt_tensors_open(in_root("none"), &set), DT_E_NOT_FOUND, "none: No such file");
     assert_int_equal(dt_mkdirs(in_root("empty")), DT_OK);
-    assert_says(dt_tensors_open(in_root("empty"), &set), DT_E_MODEL, "holds neither model.safetensors");
+    assert_says(dt_tensors_open(in_root("empty"), &set), DT_E_MODEL,
+                "holds neither model.safetensors");
     assert_int_equal(dt_file_write(in_root("empty/pytorch_model.bin"), "x", 1), DT_OK);
     assert_says(dt_tensors_open(in_root("empty"), &set), DT_E_MODEL, "(found pytorch_model.bin");
     assert_int_equal(dt_tensors_save(in_root("one.safetensors"), specs, data, COUNT), DT_OK);
@@ -307,7 +324,8 @@ static void what_cannot_be_written_is_refused(void **state)
     (void)state;
     struct dt_tensor_plan plan;
     struct dt_tensor_spec twice[2] = {{"a", DT_F32, 1, {1}}, {"a", DT_F32, 1, {1}}};
-    assert_says(dt_tensors_plan(twice, 2, "m", 0, &plan), DT_E_INTERNAL, "'a' would be written twice");
+    assert_says(dt_tensors_plan(twice, 2, "m", 0, &plan), DT_E_INTERNAL,
+                "'a' would be written twice");
     twice[1] = (struct dt_tensor_spec){"b", DT_F32, 2, {INT64_MAX, 2}};
     assert_says(dt_tensors_plan(twice, 2, "m", 0, &plan), DT_E_INTERNAL, "'b' of [");
     twice[1] = (struct dt_tensor_spec){"\xff", DT_F32, 1, {2}};

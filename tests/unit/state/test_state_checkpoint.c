@@ -1,9 +1,10 @@
 /* Checkpoints: what is written comes back, what is damaged is found, what is needed is never lost.
  * Kills and full disks at every operation are in tests/fault. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "base/error.h"
@@ -26,7 +27,8 @@
 static char root[64], dir[96];
 static float values[ELEMENTS];
 
-static const struct dt_tensor_spec specs[2] = {{"w", DT_F32, 2, {ROWS - 1, COLS}}, {"n", DT_F32, 1, {COLS}}};
+static const struct dt_tensor_spec specs[2] = {{"w", DT_F32, 2, {ROWS - 1, COLS}},
+                                               {"n", DT_F32, 1, {COLS}}};
 
 static void assert_says(int rc, int code, const char *words)
 {
@@ -44,7 +46,8 @@ static void add_arrays(struct dt_checkpoint_writer *w)
         int file;
         assert_int_equal(dt_tensors_plan(specs, 2, stem[k], 0, &plan), DT_OK);
         assert_int_equal(dt_checkpoint_add_tensors(w, k ? "optimizer" : "", &plan, &file), DT_OK);
-        assert_int_equal(dt_checkpoint_write(w, file, plan.offset[0], values, sizeof values), DT_OK);
+        assert_int_equal(dt_checkpoint_write(w, file, plan.offset[0], values, sizeof values),
+                         DT_OK);
         dt_tensor_plan_free(&plan);
     }
 }
@@ -176,8 +179,8 @@ static void an_incomplete_save_is_never_committed(void **state)
         assert_int_equal(dt_checkpoint_begin(dir, 3, &w), DT_OK);
         assert_int_equal(dt_checkpoint_add(w, "data", 100, &file), DT_OK);
         for (int k = 0; k < 2; k++)
-            assert_int_equal(dt_checkpoint_write(w, file, saves[i].offset[k], values, saves[i].bytes[k]),
-                             DT_OK);
+            assert_int_equal(
+                dt_checkpoint_write(w, file, saves[i].offset[k], values, saves[i].bytes[k]), DT_OK);
         assert_says(dt_checkpoint_commit(w, NULL), DT_E_CHECKPOINT, saves[i].words);
     }
     assert_int_equal(dt_checkpoint_scan(dir, &list), DT_OK);
@@ -200,8 +203,8 @@ static void sharded_saves_are_read(void **state)
         assert_int_equal(dt_checkpoint_add_tensors(w, k ? "optimizer" : "", &plan, &first), DT_OK);
         const char *from = (const char *)values;
         for (size_t i = 0; i < 2; i++, from += plan.bytes[0])
-            assert_int_equal(dt_checkpoint_write(w, first + (int)plan.file_of[i], plan.offset[i], from,
-                                                 plan.bytes[i]),
+            assert_int_equal(dt_checkpoint_write(w, first + (int)plan.file_of[i], plan.offset[i],
+                                                 from, plan.bytes[i]),
                              DT_OK);
         dt_tensor_plan_free(&plan);
     }
@@ -279,7 +282,8 @@ static void strange_manifests_are_refused(void **state)
     static const char *const strange[] = {"", "{}", "\0\0\0\0", "null", "{\"files\": {}}", "x"};
     save_step(1);
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
-        assert_int_equal(dt_file_write(step_file(1, "manifest.json"), strange[i], strlen(strange[i])), DT_OK);
+        assert_int_equal(
+            dt_file_write(step_file(1, "manifest.json"), strange[i], strlen(strange[i])), DT_OK);
         assert_says(dt_checkpoint_open(step_file(1, ""), &c), DT_E_CHECKPOINT, "its own checksum");
     }
     save_step(1); /* a save of the same step mends it */
@@ -306,7 +310,8 @@ static void a_foreign_file_is_not_read(void **state)
     assert_int_equal(dt_checkpoint_commit(w, NULL), DT_OK);
     assert_says(dt_checkpoint_open(step_file(2, ""), &c), DT_E_MODEL, "holds neither");
     assert_int_equal(dt_tensors_save(step_file(2, "model.safetensors"), &other, data, 1), DT_OK);
-    assert_says(dt_checkpoint_open(step_file(2, ""), &c), DT_E_CHECKPOINT, "manifest does not list it");
+    assert_says(dt_checkpoint_open(step_file(2, ""), &c), DT_E_CHECKPOINT,
+                "manifest does not list it");
 }
 
 /* ---- Which one ---- */
@@ -328,7 +333,8 @@ static void the_newest_that_validates_is_taken(void **state)
     assert_int_equal(step, 100);
     assert_non_null(strstr(path, "step-00000100"));
     assert_int_equal(truncate(step_file(100, "model.safetensors"), 0), 0);
-    assert_says(dt_checkpoint_newest(dir, path, &step), DT_E_CHECKPOINT, "3 checkpoints and none validates");
+    assert_says(dt_checkpoint_newest(dir, path, &step), DT_E_CHECKPOINT,
+                "3 checkpoints and none validates");
     assert_non_null(strstr(dt_error_message(), "--start-over"));
     assert_int_equal(step, -1);
     assert_int_equal(dt_checkpoint_set_aside(dir, moved), DT_OK);
@@ -373,7 +379,8 @@ static void retention_keeps_what_it_must(void **state)
     assert_steps("30 50 60");
     /* A newest one whose bytes are bad: nothing goes. */
     flip(step_file(60, "model.safetensors"), 100000);
-    assert_says(dt_checkpoint_retain(dir, 1, 0, false, &deleted), DT_E_CHECKPOINT, "older checkpoints are kept");
+    assert_says(dt_checkpoint_retain(dir, 1, 0, false, &deleted), DT_E_CHECKPOINT,
+                "older checkpoints are kept");
     assert_steps("30 50 60");
     /* A newest one without manifest does not count, and is not touched. */
     assert_int_equal(dt_unlink(step_file(60, "manifest.json")), DT_OK);
@@ -396,7 +403,8 @@ static void cleaning_finishes_what_was_begun(void **state)
     assert_int_equal(dt_mkdirs(path), DT_OK);
     snprintf(path, sizeof path, "%s/.del-00ff-step-00000000/x", dir);
     assert_int_equal(dt_mkdirs(path), DT_OK);
-    snprintf(path, sizeof path, "%s/.old-00ff-step-00000001/x", dir); /* replaced by one that stands */
+    snprintf(path, sizeof path, "%s/.old-00ff-step-00000001/x",
+             dir); /* replaced by one that stands */
     assert_int_equal(dt_mkdirs(path), DT_OK);
     snprintf(path, sizeof path, "%s/notes/mine", dir);
     assert_int_equal(dt_mkdirs(path), DT_OK);
