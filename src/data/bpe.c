@@ -74,7 +74,8 @@ int dt_vocab_add(struct dt_vocab *v, const char *p, size_t n, int64_t id, unsign
     if (v->slot[slot] >= 0)
         return DT_FAIL(DT_E_DATA, "token \"%.40s\" has two ids, %d and %lld", p, v->slot[slot],
                        (long long)id);
-    v->token[id] = (struct dt_token){v->text.n, (uint32_t)n, flags | DT_TOKEN_PRESENT};
+    v->token[id] = (struct dt_token){
+        v->text.n, v->text.n, (uint32_t)n, (uint32_t)n, flags | DT_TOKEN_PRESENT};
     v->slot[slot] = (int32_t)id;
     if (id >= v->size)
         v->size = id + 1;

@@ -226,13 +226,27 @@ static int run_stage(const struct dt_stage *s, struct dt_matcher *m, const struc
     return 0;
 }
 
+/* The text that decoding starts from; NULL: no such id, or a special token to skip. Whether it is one
+ * goes by that text, as in the library: a special token that a normalizer rewrote is none. */
+static const char *token_text(const struct dt_tokenizer *t, int32_t id, bool skip_special, size_t *n)
+{
+    if (id < 0 || id >= t->vocab.size || !t->vocab.token[id].flags)
+        return NULL;
+    const struct dt_token *k = &t->vocab.token[id];
+    const char *p = t->vocab.text.p + k->decoded;
+    *n = k->decoded_n;
+    if (k->decoded != k->offset)
+        id = dt_vocab_find(&t->vocab, p, *n);
+    return skip_special && dt_tokenizer_is_special(t, id) ? NULL : p;
+}
+
 static int collect(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special,
                    struct parts *out)
 {
     for (int64_t i = 0; i < n; i++) {
         size_t size;
-        const char *p = dt_tokenizer_token(t, ids[i], &size);
-        if (p && !(skip_special && dt_tokenizer_is_special(t, ids[i])))
+        const char *p = token_text(t, ids[i], skip_special, &size);
+        if (p)
             DT_TRY(add_part(out, p, size));
     }
     return 0;
@@ -271,11 +285,86 @@ done:
     return rc;
 }
 
+/* ---- Streaming --------------------------------------------------------------------------- */
+
+/* Do the bytes end in the beginning of a character? (What can never become one is cut off by
+ * `sequence` before the end, or is no lead byte.) */
+static bool ends_open(const struct dt_text *raw)
+{
+    bool whole = true;
+    size_t last = 0;
+    unsigned char lead = 0;
+    for (size_t at = 0; at < raw->n; at += last) {
+        lead = (unsigned char)raw->p[at];
+        last = sequence((const unsigned char *)raw->p + at, raw->n - at, &whole);
+    }
+    return !whole && lead >= 0xc2 && lead < 0xf5;
+}
+
+/* Byte-level: tokens up to the last whole character. */
+static int settled_bytes(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *count)
+{
+    struct dt_text raw = {0}; /* since the last whole character */
+    int rc = 0;
+    *count = 0;
+    for (int64_t i = 0; rc == 0 && i < n; i++) {
+        size_t size;
+        const char *p = token_text(t, ids[i], true, &size);
+        rc = p ? append_raw(&raw, p, size) : 0;
+        if (rc == 0 && !ends_open(&raw)) {
+            raw.n = 0;
+            *count = i + 1;
+        }
+    }
+    dt_text_free(&raw);
+    return rc;
+}
+
+/* How many of ids[n] later ids can no longer change. Byte fallback: up to the last token that is no
+ * byte, since a run of bytes is judged as a whole. Decoders that look at the end of the text: none
+ * before the last call. */
+static int settled(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *count)
+{
+    *count = n;
+    for (int i = 0; i < t->decoders.n; i++) {
+        const struct dt_stage *s = &t->decoders.p[i];
+        if (s->kind == DT_DEC_BYTE_LEVEL)
+            return settled_bytes(t, ids, n, count);
+        if (s->kind == DT_DEC_BPE || (s->kind == DT_DEC_STRIP && s->stop > 0))
+            *count = 0;
+        while (s->kind == DT_DEC_BYTE_FALLBACK && *count > 0) {
+            size_t size;
+            const char *p = token_text(t, ids[*count - 1], true, &size);
+            if (p && named_byte(p, size) < 0)
+                break;
+            (*count)--;
+        }
+    }
+    return 0;
+}
+
 int dt_decode_next(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *state, bool last,
                    struct dt_text *out)
 {
-    (void)last;
-    DT_TRY(dt_decode(t, ids + *state, n - *state, true, out));
-    *state = n;
-    return 0;
+    int64_t count = n - *state, from = *state;
+    size_t size;
+    if (!last)
+        DT_TRY(settled(t, ids + *state, n - *state, &count));
+    if (count == 0)
+        return 0;
+    /* The first piece may be treated differently (a stripped space): decode with one token before. */
+    while (from > 0 && !token_text(t, ids[from - 1], true, &size))
+        from--;
+    from -= from > 0;
+    struct dt_text before = {0}, both = {0};
+    int rc = dt_decode(t, ids + from, *state - from, true, &before);
+    if (rc == 0)
+        rc = dt_decode(t, ids + from, *state + count - from, true, &both);
+    if (rc == 0)
+        rc = dt_text_append(out, both.p + before.n, both.n - before.n);
+    dt_text_free(&before);
+    dt_text_free(&both);
+    if (rc == 0)
+        *state += count;
+    return rc;
 }

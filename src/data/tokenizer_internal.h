@@ -151,7 +151,8 @@ enum { DT_TOKEN_PRESENT = 1, DT_TOKEN_MODEL = 2, DT_TOKEN_ADDED = 4, DT_TOKEN_SP
 
 struct dt_token {
     size_t offset; /* in dt_vocab.text */
-    uint32_t n;
+    size_t decoded; /* where the text stands that decoding starts from: see dt_load_tries */
+    uint32_t n, decoded_n;
     uint32_t flags;
 };
 

@@ -178,6 +178,17 @@ static int trie_add(struct dt_trie *trie, const char *p, size_t n, int32_t index
     return 0;
 }
 
+/* Decoding an added token that is sought in normalized text gives its normalized form. */
+static int set_decoded(struct dt_tokenizer *t, int32_t id, const char *p, size_t n)
+{
+    struct dt_token *k = &t->vocab.token[id];
+    if (n == k->n && memcmp(p, t->vocab.text.p + k->offset, n) == 0)
+        return 0;
+    k->decoded = t->vocab.text.n;
+    k->decoded_n = (uint32_t)n;
+    return dt_text_append(&t->vocab.text, p, n);
+}
+
 /* Special tokens come first where two are written alike, as in the library. */
 int dt_load_tries(struct dt_tokenizer *t)
 {
@@ -196,6 +207,8 @@ int dt_load_tries(struct dt_tokenizer *t)
             rc = dt_normalize(e, &p, &n, &at_start);
         if (rc == 0)
             rc = trie_add(a->normalized ? &t->normalized : &t->plain, p, n, (int32_t)i);
+        if (rc == 0 && a->normalized)
+            rc = set_decoded(t, a->id, p, n);
     }
     dt_encoder_free(e);
     return rc;

@@ -6,6 +6,7 @@
 #include "data/tokenizer_internal.h"
 
 #include <pthread.h>
+#include <utf8proc.h>
 
 #include "data/tokenizer_unicode.inc"
 
@@ -149,13 +150,32 @@ void dt_newer_ranges(const char *category, void (*range)(uint32_t from, uint32_t
     }
 }
 
+/* Position of the last entry whose code point is at most c; -1: none. */
+static int64_t last_run(const uint32_t *runs, size_t n, uint32_t c)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (runs[middle] >> 8 <= c)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return (int64_t)low - 1;
+}
+
 bool dt_is_inert(uint32_t c)
 {
-    (void)c;
-    return false;
+    int64_t k = last_run(inert_runs, RUNS(inert_runs), c);
+    return k >= 0 && (inert_runs[k] & 1);
 }
 
 uint32_t dt_lower(uint32_t c)
 {
-    return c;
+    if (c == 0x130)
+        return 'i'; /* and U+0307, which the caller adds */
+    for (size_t i = 0; i < RUNS(newer_lower); i += 2)
+        if (newer_lower[i] == c)
+            return newer_lower[i + 1];
+    return (uint32_t)utf8proc_tolower((int32_t)c);
 }

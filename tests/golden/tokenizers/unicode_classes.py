@@ -4,8 +4,12 @@ them. The library mixes several Unicode versions (its regex engine, Rust's own t
 so the classes are asked from it, code point by code point, and frozen: ids then do not depend on
 which Unicode version a system library happens to know.
 
-usage: unicode_classes.py OUT      (needs the tokenizers package)
+Normal forms and lower case are computed with utf8proc, whose tables are newer or older than the
+library's; where the two differ is listed too (utf8proc 2.8: newer normal forms, older cases).
+
+usage: unicode_classes.py OUT      (needs the tokenizers package and libutf8proc.so.2)
 """
+import ctypes
 import sys
 
 from tokenizers import Regex, __version__, normalizers, pre_tokenizers
@@ -50,6 +54,50 @@ def word():
     return out
 
 
+class Utf8proc:
+    STABLE, COMPAT, COMPOSE, DECOMPOSE = 2, 4, 8, 16
+
+    def __init__(self):
+        self.lib = ctypes.CDLL("libutf8proc.so.2")
+        self.lib.utf8proc_map.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t,
+                                          ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
+        self.lib.utf8proc_map.restype = ctypes.c_ssize_t
+        self.free = ctypes.CDLL(None).free
+
+    def map(self, text, options):
+        data, out = text.encode(), ctypes.c_void_p()
+        n = self.lib.utf8proc_map(data, len(data), ctypes.byref(out), options)
+        text = ctypes.string_at(out, n).decode()
+        self.free(out)
+        return text
+
+
+def inert(u):
+    """Code points that the library's normal forms leave alone and utf8proc's do not."""
+    nfd, nfkd = normalizers.NFD(), normalizers.NFKD()
+    out = set()
+    for c in POINTS:
+        ch = chr(c)
+        pairs = [(nfd, u.STABLE | u.DECOMPOSE, ch), (nfkd, u.STABLE | u.DECOMPOSE | u.COMPAT, ch)]
+        if len(nfd.normalize_str(ch)) == 1:  # does it change places with a mark beside it?
+            pairs += [(nfd, u.STABLE | u.DECOMPOSE, text) for text in
+                      ("a" + ch + "\u0334", "a\u0360" + ch, "a" + ch + "\u0316", "a\u0316" + ch)]
+        if any(f.normalize_str(text) != u.map(text, options) for f, options, text in pairs):
+            assert nfkd.normalize_str(ch) == ch
+            out.add(c)
+    return out
+
+
+def lower(u):
+    out = {}
+    for c in POINTS:
+        text = normalizers.Lowercase().normalize_str(chr(c))
+        if c != 0x130 and text != chr(u.lib.utf8proc_tolower(c)):
+            assert len(text) == 1
+            out[c] = ord(text)
+    return out
+
+
 def table(out, name, words, comment):
     out.write(f"/* {comment} */\nstatic const uint32_t {name}[] = {{\n")
     for i in range(0, len(words), 8):
@@ -84,12 +132,22 @@ def main():
         if k != (last or 0):
             newer.append(c << 8 | k)
             last = k
+    u = Utf8proc()
+    still, last = [], None
+    alone = inert(u)
+    for c in range(0x110000):
+        if (c in alone) != (last or False):
+            last = c in alone
+            still.append(c << 8 | last)
     with open(sys.argv[1], "w") as out:
         out.write("/* Written by tests/golden/tokenizers/unicode_classes.py from tokenizers "
                   f"{__version__}; do not edit. */\n")
         table(out, "class_runs", runs, "code point << 8 | classes, in force up to the next entry")
         table(out, "newer_runs", newer,
               f"code point << 8 | 1 + category where it differs from Unicode {unicodedata.unidata_version}")
+        table(out, "inert_runs", still, "code point << 8 | 1 where normal forms change nothing")
+        table(out, "newer_lower", [w for pair in sorted(lower(u).items()) for w in pair],
+              "code point, its lower case")
     print(len(runs), "class runs,", len(newer), "newer runs")
 
 
