@@ -43,17 +43,18 @@ struct dt_checkpoint_writer;
 /* Makes `dir` and a temporary directory in it. */
 int dt_checkpoint_begin(const char *dir, int64_t step, struct dt_checkpoint_writer **out);
 /* A data file of `size` bytes; `name` is relative, with '/' between folders. *file is its handle.
- * Space is reserved at once, so a full disk shows before anything is written. Main thread only. */
+ * Space is reserved at once, so a full disk shows before anything is written. Like put and copy:
+ * from one thread, and not while others write. */
 int dt_checkpoint_add(struct dt_checkpoint_writer *w, const char *name, size_t size, int *file);
 /* The files of a plan in `folder` ("" or "optimizer"), their headers and the index written. Handles
- * are *first, *first + 1, ... in the plan's order. Main thread only. */
+ * are *first, *first + 1, ... in the plan's order. */
 int dt_checkpoint_add_tensors(struct dt_checkpoint_writer *w, const char *folder,
                               const struct dt_tensor_plan *plan, int *first);
 /* Bytes of a file that nobody else writes. From any thread, in any order, any cut. A failure is
  * remembered: commit will refuse. */
 int dt_checkpoint_write(struct dt_checkpoint_writer *w, int file, size_t offset, const void *data,
                         size_t bytes);
-/* Small whole files. Main thread only. */
+/* Small whole files. */
 int dt_checkpoint_put(struct dt_checkpoint_writer *w, const char *name, const void *data,
                       size_t bytes);
 int dt_checkpoint_put_json(struct dt_checkpoint_writer *w, const char *name, const json_t *value);

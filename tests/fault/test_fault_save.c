@@ -204,7 +204,7 @@ static void killed_while_cleaning(void **state)
     (void)state;
     const struct scenario *s = &scenarios[2];
     long n = count_operations(s);
-    for (long k = n / 2; k <= n; k += 3) {
+    for (long k = n / 2; k <= n; k += 5) {
         for (long j = 1; j <= 24; j++) {
             struct fault f = {.at = k, .action = "kill", .no_exchange = true};
             prepare(s);
