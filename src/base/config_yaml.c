@@ -422,8 +422,15 @@ void dt_config_read_option(struct dt_config *c, const char *option, const char *
 void dt_config_read_fallback(struct dt_config *c, const struct dt_config_key *key)
 {
     struct reader r = {.c = c, .name = key->name};
-    c->option = true;
+    struct dt_config_scalar s = {key->fallback, strlen(key->fallback), false};
     char **where = &c->where[key - c->table->keys];
+    if (strcmp(key->fallback, "[]") == 0)
+        return; /* as it is */
+    if (!dt_config_is_list(key->type)) {
+        dt_config_scalar_read(c, key, key->name, &s, dt_config_slot(key, c->values));
+        return;
+    }
+    c->option = true;
     give_text(&r, key, key->name, key->fallback);
     free(*where); /* a default does not count as given */
     *where = NULL;
