@@ -1,9 +1,9 @@
 /* bench/stream: how near the kernels bound by memory come to what memory gives. One JSON line.
  *
- * copy and triad (McCalpin's STREAM, counted as he does: without the write-allocate) are plain loops
- * over arrays far beyond any cache; the kernels run on arrays of the same size. GB/s count what a
- * kernel must read and write once. adamw_fraction is AdamW's bandwidth over the better of the
- * two, write-allocates counted on neither side. Best of REPEATS, for 1 and 2 threads. */
+ * copy and triad (McCalpin's STREAM, counted as he does: without the write-allocate) are plain
+ * loops over arrays far beyond any cache; the kernels run on arrays of the same size. GB/s count
+ * what a kernel must read and write once. adamw_fraction is AdamW's bandwidth over the better of
+ * the two, write-allocates counted on neither side. Best of REPEATS, for 1 and 2 threads. */
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -59,17 +59,35 @@ static void pass_block_norms(const struct buffers *x)
 
 static void pass_norm(const struct buffers *x)
 {
-    struct dt_norm n = {.rows = x->rows, .cols = COLS, .groups = 1, .x = x->a, .ldx = COLS, .w = x->d,
-                        .rstd = x->stats, .eps = 1e-5f, .y_bf16 = x->h, .ldy = COLS};
+    struct dt_norm n = {.rows = x->rows,
+                        .cols = COLS,
+                        .groups = 1,
+                        .x = x->a,
+                        .ldx = COLS,
+                        .w = x->d,
+                        .rstd = x->stats,
+                        .eps = 1e-5f,
+                        .y_bf16 = x->h,
+                        .ldy = COLS};
     dt_k->norm_forward(&n);
 }
 
 static void pass_norm_backward(const struct buffers *x)
 {
     static float dw[COLS];
-    struct dt_norm n = {.rows = x->rows, .cols = COLS, .groups = 1, .x = x->a, .ldx = COLS, .w = x->d,
-                        .rstd = x->stats, .ldy = COLS, .dy = x->b, .dx = x->c, .lddx = COLS,
-                        .add_dx = true, .dw = dw};
+    struct dt_norm n = {.rows = x->rows,
+                        .cols = COLS,
+                        .groups = 1,
+                        .x = x->a,
+                        .ldx = COLS,
+                        .w = x->d,
+                        .rstd = x->stats,
+                        .ldy = COLS,
+                        .dy = x->b,
+                        .dx = x->c,
+                        .lddx = COLS,
+                        .add_dx = true,
+                        .dw = dw};
     dt_k->norm_backward(&n);
 }
 
@@ -99,11 +117,11 @@ static const struct {
     pass_fn *run;
     int bytes;
 } passes[] = {
-    {"copy", pass_copy, 8},           {"triad", pass_triad, 12},
-    {"adamw", pass_adamw, 28},        {"block_norms", pass_block_norms, 4},
-    {"norm", pass_norm, 6},           {"norm_backward", pass_norm_backward, 16},
-    {"act", pass_act, 10},            {"act_backward", pass_act_backward, 20},
-    {"loss", pass_loss, 8},           {"cast", pass_cast, 6},
+    {"copy", pass_copy, 8},    {"triad", pass_triad, 12},
+    {"adamw", pass_adamw, 28}, {"block_norms", pass_block_norms, 4},
+    {"norm", pass_norm, 6},    {"norm_backward", pass_norm_backward, 16},
+    {"act", pass_act, 10},     {"act_backward", pass_act_backward, 20},
+    {"loss", pass_loss, 8},    {"cast", pass_cast, 6},
 };
 enum { PASSES = sizeof passes / sizeof *passes };
 
@@ -162,7 +180,8 @@ static int run(int64_t rows)
     x.stats = dt_arena_reserve(&arena, (size_t)rows * sizeof(float));
     x.target = dt_arena_reserve(&arena, (size_t)rows * sizeof(int32_t));
     x.loss = dt_arena_reserve(&arena, (size_t)rows * sizeof(double));
-    printf("{\"bench\": \"stream\", \"kernels\": \"%s\", \"elements\": %" PRId64 ", ", dt_k->name, x.n);
+    printf("{\"bench\": \"stream\", \"kernels\": \"%s\", \"elements\": %" PRId64 ", ", dt_k->name,
+           x.n);
     measure(&x, 1);
     printf(", ");
     measure(&x, 2);

@@ -128,7 +128,8 @@ void dt_copy_reference(void *dst, enum dt_dtype dst_type, int64_t ldd, const voi
     if (dst_type == src_type) { /* bits, whatever they mean */
         size_t size = dt_dtype_size(src_type), n = (size_t)cols * size;
         for (int64_t r = 0; r < rows; r++)
-            memcpy((char *)dst + (size_t)(r * ldd) * size, (const char *)src + (size_t)(r * lds) * size, n);
+            memcpy((char *)dst + (size_t)(r * ldd) * size,
+                   (const char *)src + (size_t)(r * lds) * size, n);
         return;
     }
     for (int64_t r = 0; r < rows; r++) {

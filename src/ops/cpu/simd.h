@@ -1,4 +1,5 @@
-/* What every *.simd.c file starts from. It is compiled once per kernel set (src/ops/CMakeLists.txt).
+/* What every *.simd.c file starts from. It is compiled once per kernel set
+ * (src/ops/CMakeLists.txt).
  *
  * Vectors are always 16 floats (GCC/Clang vector extensions): the compiler splits them into two or
  * four registers where the set has narrower ones. So an elementwise kernel or a 16-lane sum written
@@ -103,8 +104,9 @@ VINLINE float v_reduce_max(vf x)
     return a[0];
 }
 
-/* exp(x) to about 1 ulp for -87 <= x <= 88, 0 below, +inf above; NaN stays NaN. Cody-Waite reduction and a
- * degree-6 polynomial (coefficients: Cephes expf, Moshier), plain multiplies and adds: equal bits everywhere. */
+/* exp(x) to about 1 ulp for -87 <= x <= 88, 0 below, +inf above; NaN stays NaN. Cody-Waite
+ * reduction and a degree-6 polynomial (coefficients: Cephes expf, Moshier), plain multiplies and
+ * adds: equal bits everywhere. */
 VINLINE vf v_exp(vf x)
 {
     vf lo = v_set(-87.33654f), hi = v_set(88.72283f);
@@ -128,9 +130,11 @@ VINLINE vf v_exp(vf x)
     r = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, (__m512)lo, _CMP_NLT_UQ), r);
     r = _mm512_mask_mov_ps(r, _mm512_cmp_ps_mask((__m512)x, (__m512)hi, _CMP_GT_OQ),
                            _mm512_set1_ps(__builtin_inff()));
-    return (vf)_mm512_mask_mov_ps(r, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q), (__m512)x);
+    return (vf)_mm512_mask_mov_ps(r, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q),
+                                  (__m512)x);
 #else
-    /* two steps of scaling, so that 2^k for k = 128 is reached without overflow of the exponent field */
+    /* two steps of scaling, so that 2^k for k = 128 is reached without overflow of the exponent
+     * field */
     vi e = __builtin_convertvector(k, vi);
     vi e1 = e >> 1, e2 = e - e1;
     p = p * (vf)((e1 + 127) << 23) * (vf)((e2 + 127) << 23);

@@ -33,7 +33,8 @@ static bool same(const struct output *a, const struct output *b, int64_t i)
 {
     static const size_t sizes[] = {4, 8, 2, 2, 8};
     size_t size = sizes[a->type];
-    if (memcmp((const char *)a->p + (size_t)i * size, (const char *)b->p + (size_t)i * size, size) == 0)
+    if (memcmp((const char *)a->p + (size_t)i * size, (const char *)b->p + (size_t)i * size,
+               size) == 0)
         return true;
     if (a->type == F32)
         return isnan(((const float *)a->p)[i]) && isnan(((const float *)b->p)[i]);
@@ -150,7 +151,8 @@ static void run_embed(const struct dt_kernels *k, const struct shape *s, struct 
     float *x = plain(s, T * C, 3), *dE = plain(s, V * C, 4), *dP = plain(s, 5 * C, 5);
     const float *P = s->variant & 1 ? plain(s, 5 * C, 2) : NULL;
     k->embed_forward(x, in(s, V * C, 1), P, id, position, T, C);
-    k->embed_backward(s->variant & 2 ? NULL : dE, P ? dP : NULL, in(s, T * C, 6), id, position, T, C);
+    k->embed_backward(s->variant & 2 ? NULL : dE, P ? dP : NULL, in(s, T * C, 6), id, position, T,
+                      C);
     put(out, x, T * C, F32);
     put(out, dE, V * C, F32);
     put(out, dP, 5 * C, F32);
@@ -204,8 +206,13 @@ static void run_copy(const struct dt_kernels *k, const struct shape *s, struct o
 static void run_adamw(const struct dt_kernels *k, const struct shape *s, struct outputs *out)
 {
     int64_t n = s->rows * s->cols;
-    struct dt_adamw p = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
-                         .weight_decay = 0.1f, .bias1 = 0.271f, .bias2 = 0.142625f,
+    struct dt_adamw p = {.lr = 1e-3f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .bias1 = 0.271f,
+                         .bias2 = 0.142625f,
                          .grad_scale = 0.37f};
     float *w = plain(s, n, 1), *m = plain(s, n, 2), *v = plain(s, n, 3);
     for (int64_t i = 0; i < n; i++)
@@ -231,9 +238,9 @@ static const struct op {
     run_fn *run;
     int variants;
 } ops[] = {
-    {"norm", run_norm, 32},   {"rope", run_rope, 4}, {"act", run_act, 20},
-    {"embed", run_embed, 4},  {"loss", run_loss, 2}, {"sums", run_sums, 1},
-    {"copy", run_copy, 9},    {"adamw", run_adamw, 1}, {"norms", run_norms, 2},
+    {"norm", run_norm, 32},  {"rope", run_rope, 4},   {"act", run_act, 20},
+    {"embed", run_embed, 4}, {"loss", run_loss, 2},   {"sums", run_sums, 1},
+    {"copy", run_copy, 9},   {"adamw", run_adamw, 1}, {"norms", run_norms, 2},
 };
 enum { OPS = sizeof ops / sizeof *ops };
 
@@ -247,9 +254,10 @@ static void compare_set(const struct op *op, const struct shape *s, const struct
     op->run(k, s, &got);
     int64_t bad = differences(want, &got);
     if (bad)
-        fail_msg("%s variant %d in %s, [%ld, %ld] pad %d, values %d, %d threads: %ld elements differ",
-                 op->name, s->variant, k->name, (long)s->rows, (long)s->cols, s->pad,
-                 (int)s->values, threads, (long)bad);
+        fail_msg(
+            "%s variant %d in %s, [%ld, %ld] pad %d, values %d, %d threads: %ld elements differ",
+            op->name, s->variant, k->name, (long)s->rows, (long)s->cols, s->pad, (int)s->values,
+            threads, (long)bad);
 }
 
 static void compare(const struct op *op, const struct shape *s, const int *teams, int team_count)
@@ -268,9 +276,13 @@ static void sizes_of(const struct op *op, int64_t cols, int64_t rows)
     for (int variant = 0; variant < op->variants; variant++) {
         for (int values = 0; values < VALUES; values++) {
             struct shape s = {
-                .rows = rows, .cols = cols, .pad = (int)((cols + values) % 3),
-                .skew = (int)((cols + variant) % 4), .values = (enum values)values,
-                .variant = variant, .seed = (uint64_t)(cols * 100 + variant),
+                .rows = rows,
+                .cols = cols,
+                .pad = (int)((cols + values) % 3),
+                .skew = (int)((cols + variant) % 4),
+                .values = (enum values)values,
+                .variant = variant,
+                .seed = (uint64_t)(cols * 100 + variant),
             };
             compare(op, &s, (const int[]){1}, 1);
         }
@@ -297,8 +309,13 @@ static void every_team_gives_the_bits_of_the_reference(void **state)
         for (int shape = 0; shape < 3; shape++)
             for (int variant = 0; variant < ops[i].variants; variant += shape ? 3 : 1) {
                 struct shape s = {
-                    .rows = shapes[shape][0], .cols = shapes[shape][1], .pad = 1, .skew = 1,
-                    .values = PLAIN, .variant = variant, .seed = (uint64_t)variant,
+                    .rows = shapes[shape][0],
+                    .cols = shapes[shape][1],
+                    .pad = 1,
+                    .skew = 1,
+                    .values = PLAIN,
+                    .variant = variant,
+                    .seed = (uint64_t)variant,
                 };
                 compare(&ops[i], &s, teams, 4);
             }
@@ -306,10 +323,12 @@ static void every_team_gives_the_bits_of_the_reference(void **state)
 
 /* The comparison itself: one bit, one sign of zero, one wrong operation must show. */
 
-static void wrong_add(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols)
+static void wrong_add(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows,
+                      int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < cols; i++) /* an fma's single rounding, as a wrong kernel would have */
+        for (int64_t i = 0; i < cols;
+             i++) /* an fma's single rounding, as a wrong kernel would have */
             y[r * ldy + i] = fmaf(x[r * ldx + i], 0.999999f, y[r * ldy + i]);
 }
 

@@ -9,8 +9,8 @@
 
 #include "unit/ops/ops_test.h"
 
-#define EACH_SET(k)                                                                               \
-    for (int set_ = 0; set_ < SETS; set_++)                                                       \
+#define EACH_SET(k)                                                                                \
+    for (int set_ = 0; set_ < SETS; set_++)                                                        \
         for (const struct dt_kernels *k = dt_kernels_find(set_names[set_]); k; k = NULL)
 
 #define STEP 1e-5
@@ -18,7 +18,8 @@
 static void near(double got, double want, double tolerance, const char *what, int64_t at)
 {
     if (!(fabs(got - want) <= tolerance))
-        fail_msg("%s[%ld]: got %.9g, want %.9g, tolerance %.3g", what, (long)at, got, want, tolerance);
+        fail_msg("%s[%ld]: got %.9g, want %.9g, tolerance %.3g", what, (long)at, got, want,
+                 tolerance);
 }
 
 static double *doubles(const float *x, int64_t n)
@@ -89,13 +90,28 @@ static void norm_case(const struct dt_kernels *k, bool layer, int64_t groups, bo
     float *dy = floats(n, PLAIN, 4), *dx = floats(n, PLAIN, 5), *dw = floats(COLS, PLAIN, 6);
     float *db = floats(COLS, PLAIN, 7), *y = floats(n, PLAIN, 8);
     float *dx0 = copied(dx, n), *dw0 = copied(dw, COLS), *db0 = copied(db, COLS);
-    struct norm_double d = {layer, doubles(x, n), doubles(w, COLS), doubles(layer ? b : NULL, COLS),
-                            doubles(dy, n), groups, doubles(NULL, n)};
+    struct norm_double d = {
+        layer,          doubles(x, n), doubles(w, COLS), doubles(layer ? b : NULL, COLS),
+        doubles(dy, n), groups,        doubles(NULL, n)};
     struct dt_norm m = {
-        .rows = ROWS, .cols = COLS, .groups = groups, .eps = 1e-5f, .x = x, .ldx = width, .w = w,
-        .b = layer ? b : NULL, .mean = layer ? floats(n, PLAIN, 9) : NULL,
-        .rstd = floats(n, PLAIN, 10), .y = y, .ldy = width, .dy = dy, .dx = dx, .lddx = width,
-        .add_dx = add, .dw = dw, .db = layer ? db : NULL,
+        .rows = ROWS,
+        .cols = COLS,
+        .groups = groups,
+        .eps = 1e-5f,
+        .x = x,
+        .ldx = width,
+        .w = w,
+        .b = layer ? b : NULL,
+        .mean = layer ? floats(n, PLAIN, 9) : NULL,
+        .rstd = floats(n, PLAIN, 10),
+        .y = y,
+        .ldy = width,
+        .dy = dy,
+        .dx = dx,
+        .lddx = width,
+        .add_dx = add,
+        .dw = dw,
+        .db = layer ? db : NULL,
     };
     k->norm_forward(&m);
     k->norm_backward(&m);
@@ -119,9 +135,9 @@ static void norm_case(const struct dt_kernels *k, bool layer, int64_t groups, bo
 static void norms(void **state)
 {
     (void)state;
-    EACH_SET (k)
-        for (int v = 0; v < 8; v++)
-            norm_case(k, v & 1, v & 2 ? 3 : 1, v & 4);
+    EACH_SET(k)
+    for (int v = 0; v < 8; v++)
+        norm_case(k, v & 1, v & 2 ? 3 : 1, v & 4);
 }
 
 /* ---- activations ---- */
@@ -167,7 +183,8 @@ static void act_case(const struct dt_kernels *k, enum dt_act_kind kind, bool gat
          * quotient of a double is good to about 1e-9 */
         near((double)dg[i], d * slope(act_double, &a, &a.x), 4e-6 * fabs(d * a.u) + 2e-8, "dg", i);
         if (gated)
-            near((double)du[i], d * slope(act_double, &a, &a.u), 1e-6 * fabs(d * a.x) + 2e-8, "du", i);
+            near((double)du[i], d * slope(act_double, &a, &a.u), 1e-6 * fabs(d * a.x) + 2e-8, "du",
+                 i);
     }
     release();
 }
@@ -175,10 +192,10 @@ static void act_case(const struct dt_kernels *k, enum dt_act_kind kind, bool gat
 static void activations(void **state)
 {
     (void)state;
-    EACH_SET (k)
-        for (int kind = 0; kind < 5; kind++)
-            for (int gated = 0; gated < 2; gated++)
-                act_case(k, (enum dt_act_kind)kind, gated);
+    EACH_SET(k)
+    for (int kind = 0; kind < 5; kind++)
+        for (int gated = 0; gated < 2; gated++)
+            act_case(k, (enum dt_act_kind)kind, gated);
 }
 
 /* ---- rope: linear, so its gradient is the transpose, which is the way back ---- */
@@ -188,7 +205,8 @@ static void rope(void **state)
     (void)state;
     enum { T = 4, HEADS = 3, HALF = 19, D = 2 * HALF + 6, LD = HEADS * D + 5, N = T * LD };
     int32_t position[T] = {0, 3, 1, 7};
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *x = floats(N, PLAIN, 1), *table = exact(8 * 2 * HALF * sizeof *table);
         float *y = copied(x, N), *c = floats(N, PLAIN, 2), *back = copied(c, N);
         for (int p = 0; p < 8; p++)
@@ -241,7 +259,8 @@ static double loss_double(const void *arg)
 static void loss(void **state)
 {
     (void)state;
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *x = floats(3 * V, PLAIN, 1), *was = copied(x, 3 * V);
         int32_t target[] = {V - 1, -1, 4};
         double got[3];
@@ -266,10 +285,12 @@ static void embedding_and_bias(void **state)
 {
     (void)state;
     enum { T = 150, C = 21, WORDS = 7, PLACES = 5 };
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *E = floats(WORDS * C, PLAIN, 1), *P = floats(PLACES * C, PLAIN, 2);
         float *x = exact(T * C * sizeof *x), *dx = floats(T * C, PLAIN, 3);
-        float *dE = floats(WORDS * C, PLAIN, 4), *dP = floats(PLACES * C, PLAIN, 5), *db = floats(C, PLAIN, 6);
+        float *dE = floats(WORDS * C, PLAIN, 4), *dP = floats(PLACES * C, PLAIN, 5),
+              *db = floats(C, PLAIN, 6);
         double *wE = doubles(dE, WORDS * C), *wP = doubles(dP, PLACES * C), *wb = doubles(db, C);
         int32_t *id = indices(T, WORDS, 7), *position = indices(T, PLACES, 8);
         k->embed_forward(x, E, P, id, position, T, C);
@@ -296,7 +317,7 @@ static void embedding_and_bias(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms), cmocka_unit_test(activations), cmocka_unit_test(rope),
+        cmocka_unit_test(norms), cmocka_unit_test(activations),        cmocka_unit_test(rope),
         cmocka_unit_test(loss),  cmocka_unit_test(embedding_and_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

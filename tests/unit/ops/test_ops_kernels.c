@@ -71,11 +71,11 @@ static void sets_are_chosen_by_name(void **state)
     unsetenv("DUCTILE_KERNELS");
     assert_int_equal(dt_kernels_select("auto"), DT_OK);
     const struct dt_kernels *best = dt_k;
-    for (int i = SETS - 1; i >= 0; i--)
-        if (dt_kernels_find(set_names[i])) {
-            assert_ptr_equal(best, dt_kernels_find(set_names[i])); /* the last that runs */
-            break;
-        }
+    int last = SETS - 1; /* the fastest that runs; the bf16 dot product may be found not to pay */
+    while (!dt_kernels_find(set_names[last]))
+        last--;
+    assert_true(best == dt_kernels_find(set_names[last]) ||
+                (last == SETS - 1 && best == dt_kernels_find(set_names[last - 1])));
     for (int i = 0; i < SETS; i++) {
         const struct dt_kernels *k = dt_kernels_find(set_names[i]);
         setenv("DUCTILE_KERNELS", set_names[i], 1);
@@ -120,11 +120,25 @@ static void the_team_has_the_size_asked_for(void **state)
 
 enum { T = 64, C = 768 };
 
-static void every_operation(const struct dt_kernels *k, float *p[6], uint16_t *h, int32_t *ids, double *loss)
+static void every_operation(const struct dt_kernels *k, float *p[6], uint16_t *h, int32_t *ids,
+                            double *loss)
 {
-    struct dt_norm n = {.rows = T, .cols = C, .groups = 1, .x = p[0], .ldx = C, .w = p[1],
-                        .mean = p[2], .rstd = p[3], .eps = 1e-5f, .y = p[4], .ldy = C, .dy = p[4],
-                        .dx = p[5], .lddx = C, .dw = p[3] + T, .db = p[3] + T + C};
+    struct dt_norm n = {.rows = T,
+                        .cols = C,
+                        .groups = 1,
+                        .x = p[0],
+                        .ldx = C,
+                        .w = p[1],
+                        .mean = p[2],
+                        .rstd = p[3],
+                        .eps = 1e-5f,
+                        .y = p[4],
+                        .ldy = C,
+                        .dy = p[4],
+                        .dx = p[5],
+                        .lddx = C,
+                        .dw = p[3] + T,
+                        .db = p[3] + T + C};
     struct dt_adamw a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1};
     struct dt_u128 sum = {0, 0};
     k->norm_forward(&n);

@@ -9,8 +9,8 @@
 #include "ops/cpu/scalar.h"
 #include "unit/ops/ops_test.h"
 
-#define EACH_SET(k)                                                                               \
-    for (int set_ = 0; set_ < SETS; set_++)                                                       \
+#define EACH_SET(k)                                                                                \
+    for (int set_ = 0; set_ < SETS; set_++)                                                        \
         for (const struct dt_kernels *k = dt_kernels_find(set_names[set_]); k; k = NULL)
 
 static void near(double got, double want, double tolerance, const char *what, double at)
@@ -24,7 +24,8 @@ static void exp_is_within_two_units_in_the_last_place(void **state)
     (void)state;
     for (double d = -87.3; d < 88.7; d += 0.000731) {
         float x = (float)d;
-        double want = exp((double)x), ulp = (double)(nextafterf((float)want, INFINITY) - (float)want);
+        double want = exp((double)x),
+               ulp = (double)(nextafterf((float)want, INFINITY) - (float)want);
         near((double)s_exp(x), want, 2 * ulp, "exp", (double)x);
     }
     assert_true(s_exp(0) == 1 && s_exp(-0.0f) == 1);
@@ -54,14 +55,16 @@ static void activations_follow_libm(void **state)
 {
     (void)state;
     enum { N = 4001 };
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *x = exact(N * sizeof *x), *h = exact(N * sizeof *h);
         for (int i = 0; i < N; i++)
             x[i] = (float)(i - N / 2) * 0.01f;
         for (int kind = 0; kind < 5; kind++) {
             k->act_forward((enum dt_act_kind)kind, h, NULL, N, x, NULL, N, 1, N);
             for (int i = 0; i < N; i++) {
-                double want = act_double((enum dt_act_kind)kind, (double)x[i]), size = fabs((double)x[i]);
+                double want = act_double((enum dt_act_kind)kind, (double)x[i]),
+                       size = fabs((double)x[i]);
                 /* |x| times the absolute error of Φ: 7.5e-8 for the erf polynomial, else a few
                  * roundings, of which those of the sigmoid's argument count relative to Φ */
                 near((double)h[i], want, 4e-7 * size, "activation", (double)x[i]);
@@ -83,7 +86,8 @@ static double half_value(uint32_t h)
 static void every_half_widens_exactly(void **state)
 {
     (void)state;
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         uint16_t *h = exact(65536 * 2), *back = exact(65536 * 2), *b = exact(65536 * 2);
         float *f = exact(65536 * sizeof *f);
         for (uint32_t i = 0; i < 65536; i++)
@@ -112,7 +116,8 @@ static void every_half_widens_exactly(void **state)
 static void rounding_is_to_nearest_even(void **state)
 {
     (void)state;
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         for (int type = DT_BF16; type <= DT_F16; type++) {
             uint32_t end = type == DT_F16 ? 0x7c00 : 0x7f80;
             float *f = exact(3 * end * sizeof *f);
@@ -121,7 +126,8 @@ static void rounding_is_to_nearest_even(void **state)
                 double lo, hi;
                 if (type == DT_F16) {
                     lo = half_value(i);
-                    hi = half_value(i + 1); /* past the largest: 65536, where overflow begins to be nearer */
+                    hi = half_value(
+                        i + 1); /* past the largest: 65536, where overflow begins to be nearer */
                 } else {
                     lo = (double)bf16_widen((uint16_t)i);
                     hi = i + 1 < end ? (double)bf16_widen((uint16_t)(i + 1)) : 0x1p128;
@@ -188,7 +194,8 @@ static void loss_row(const struct dt_kernels *k, int64_t V, float peak, uint64_t
 static void loss_follows_double(void **state)
 {
     (void)state;
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         loss_row(k, 17, 0, 1);
         loss_row(k, 50257, 0, 2);
         loss_row(k, 50257, 30, 3); /* confident: loss about 1e-8 times the sum of the others */
@@ -203,8 +210,13 @@ enum { STEPS = 40, PARAMS = 300 };
 static struct dt_adamw adamw_at(int step)
 {
     return (struct dt_adamw){
-        .lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f,
-        .bias1 = (float)(1 - pow((double)0.9f, step)), .bias2 = (float)(1 - pow((double)0.95f, step)),
+        .lr = 3e-4f,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .bias1 = (float)(1 - pow((double)0.9f, step)),
+        .bias2 = (float)(1 - pow((double)0.95f, step)),
         .grad_scale = 0.25f,
     };
 }
@@ -223,8 +235,10 @@ static void adamw_by_the_book(float *w, float *m, float *v, float grad, const st
 static void adamw_follows_its_formulas(void **state)
 {
     (void)state;
-    EACH_SET (k) {
-        float *w = floats(PARAMS, PLAIN, 1), *m = floats(PARAMS, PLAIN, 2), *v = floats(PARAMS, PLAIN, 3);
+    EACH_SET(k)
+    {
+        float *w = floats(PARAMS, PLAIN, 1), *m = floats(PARAMS, PLAIN, 2),
+              *v = floats(PARAMS, PLAIN, 3);
         float bw[PARAMS], bm[PARAMS] = {0}, bv[PARAMS] = {0};
         double dw[PARAMS], dm[PARAMS] = {0}, dv[PARAMS] = {0};
         k->zero(m, PARAMS * sizeof *m);
@@ -237,7 +251,8 @@ static void adamw_follows_its_formulas(void **state)
             k->adamw(w, m, v, grad, PARAMS, &p);
             for (int i = 0; i < PARAMS; i++) {
                 adamw_by_the_book(&bw[i], &bm[i], &bv[i], grad[i], &p);
-                double g = (double)grad[i] * 0.25, b1 = (double)p.beta1, b2 = (double)p.beta2, lr = (double)p.lr;
+                double g = (double)grad[i] * 0.25, b1 = (double)p.beta1, b2 = (double)p.beta2,
+                       lr = (double)p.lr;
                 dm[i] = b1 * dm[i] + (1 - b1) * g;
                 dv[i] = b2 * dv[i] + (1 - b2) * g * g;
                 dw[i] -= lr * (double)p.weight_decay * dw[i];
@@ -248,8 +263,8 @@ static void adamw_follows_its_formulas(void **state)
         assert_memory_equal(w, bw, sizeof bw);
         assert_memory_equal(m, bm, sizeof bm);
         assert_memory_equal(v, bv, sizeof bv);
-        /* each step: the decay's factor, its product and the difference are rounded (2.5 · 2^-24 of w),
-         * and the step itself, of size lr, to a few parts in 10^6 */
+        /* each step: the decay's factor, its product and the difference are rounded (2.5 · 2^-24 of
+         * w), and the step itself, of size lr, to a few parts in 10^6 */
         for (int i = 0; i < PARAMS; i++)
             near((double)w[i], dw[i], STEPS * (2.5 * 0x1p-24 * fabs(dw[i]) + 1e-9), "w", i);
         release();
@@ -261,7 +276,8 @@ static void adamw_follows_its_formulas(void **state)
 static void block_norms_are_exact_integers(void **state)
 {
     (void)state;
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         struct dt_u128 sum = {0, 0};
         float one = 1, tiny[3] = {0x1p-40f, 0x1p-40f, -0x1p-40f}, least = 0x1p-41f;
         assert_true(k->block_norms(&one, 1, 0, &sum));
@@ -287,7 +303,8 @@ static void block_norms_of_pieces_add_up(void **state)
 {
     (void)state;
     enum { N = 40 * DT_BLOCK + 77 };
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *g = floats(N, PLAIN, 9);
         struct dt_u128 whole = {0, 0}, pieces = {0, 0};
         dt_ops_set_threads(3);
@@ -310,7 +327,8 @@ static void fills_and_sums(void **state)
 {
     (void)state;
     enum { N = 40003 };
-    EACH_SET (k) {
+    EACH_SET(k)
+    {
         float *p = floats(N, PLAIN, 1);
         struct dt_rng_key key = {.seed = 11, .purpose = DT_RNG_INIT, .item = 5};
         dt_ops_set_threads(2);
