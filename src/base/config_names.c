@@ -134,10 +134,11 @@ struct nearest {
 static void consider(struct nearest *best, const char *meant, const char *given, const char *candidate,
                      int penalty)
 {
-    if (strlen(candidate) >= NAME_MAX_BYTES)
-        return;
+    int longer = (int)strlen(given) - (int)strlen(candidate), most = reach(candidate);
+    if (strlen(candidate) >= NAME_MAX_BYTES || longer > most || longer < -most)
+        return; /* too far without looking */
     int d = distance(given, candidate);
-    if (d <= reach(candidate) && d + penalty < best->distance)
+    if (d <= most && d + penalty < best->distance)
         *best = (struct nearest){meant, d + penalty};
 }
 
@@ -215,7 +216,8 @@ void dt_config_unknown(struct dt_config *c, const char *where, const char *name,
         unknown_section(c, where, name);
         return;
     }
-    const char *near = dt_config_nearest(c->table, name);
+    /* A file of rubbish has its first problems explained, the others counted. */
+    const char *near = c->problems < 100 ? dt_config_nearest(c->table, name) : NULL;
     if (near) {
         dt_config_add(c, false, where, "unknown key %s; did you mean %s?", quoted, near);
         return;
