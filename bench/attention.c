@@ -41,7 +41,7 @@ static struct dt_attention layout(const struct shape *s, struct dt_arena *m, int
     float *qkv = dt_arena_reserve(m, wide), *grad = dt_arena_reserve(m, wide); /* [rows, q k v] */
     struct dt_attention a = {.sequences = s->sequences, .q_start = start, .k_start = start, .H = s->H,
                              .K = s->K, .D = s->D, .window = s->window, .scale = 1 / sqrtf((float)s->D),
-                             .ldq = width, .ldk = width, .ldv = width};
+                             .ldq = width, .ldk = width, .ldv = width, .ldd = width};
     a.o = dt_arena_reserve(m, narrow);
     float *d_o = dt_arena_reserve(m, narrow);
     a.lse = dt_arena_reserve(m, (size_t)(s->H * rows) * sizeof(float));

@@ -117,7 +117,7 @@ static void backward_query(const struct dt_attention *a, const struct rows *n, i
 {
     int64_t g = h / (a->H / a->K), first, end, D = a->D;
     const float *k = a->k + n->k0 * a->ldk + g * D;    /* [keys, D], stride ldk */
-    float *dq = a->dq + (n->q0 + i) * a->ldq + h * D;  /* [D] */
+    float *dq = a->dq + (n->q0 + i) * a->ldd + h * D;  /* [D] */
     keys_seen(a, n, i, &first, &end);
     for (int64_t c = 0; c < D; c += CHUNK) {
         double sum[CHUNK] = {0};
@@ -151,8 +151,8 @@ static void backward_key(const struct dt_attention *a, const struct rows *n, int
         }
     }
     for (int64_t d = 0; d < width; d++) {
-        a->dk[(n->k0 + j) * a->ldk + g * D + c + d] = (float)((double)a->scale * dk[d]);
-        a->dv[(n->k0 + j) * a->ldv + g * D + c + d] = (float)dv[d];
+        a->dk[(n->k0 + j) * a->ldd + g * D + c + d] = (float)((double)a->scale * dk[d]);
+        a->dv[(n->k0 + j) * a->ldd + g * D + c + d] = (float)dv[d];
     }
 }
 

@@ -126,7 +126,7 @@ static void backward_key_tile(const struct backward *b, const struct dt_attentio
                               int64_t k0)
 {
     int64_t keys = h->k_n - k0 < TILE ? h->k_n - k0 : TILE, D = a->D;
-    int64_t k_at = (h->k0 + k0) * a->ldk + h->g * D, v_at = (h->k0 + k0) * a->ldv + h->g * D;
+    int64_t v_at = (h->k0 + k0) * a->ldv + h->g * D, d_at = (h->k0 + k0) * a->ldd + h->g * D;
     struct spans sp;
     spans_set(&sp, &b->x, k0, keys);
     for (int64_t i = 0; i < sp.n; i++) {
@@ -145,8 +145,8 @@ static void backward_key_tile(const struct backward *b, const struct dt_attentio
     }
     score_gradients(b, &sp, k0);
     for (int64_t i = 0; i < sp.n; i++) {
-        add_to_keys(b, &sp.at[i], D, b->p, b->d_o, a->dv + v_at, a->ldv);
-        add_to_keys(b, &sp.at[i], D, b->ds, b->q, a->dk + k_at, a->ldk);
+        add_to_keys(b, &sp.at[i], D, b->p, b->d_o, a->dv + d_at, a->ldd);
+        add_to_keys(b, &sp.at[i], D, b->ds, b->q, a->dk + d_at, a->ldd);
     }
     add_to_queries(b, &sp, D);
 }
@@ -155,8 +155,8 @@ static void backward_key_tile(const struct backward *b, const struct dt_attentio
 static void zero_keys(const struct dt_attention *a, const struct head *h, int64_t k0, int64_t k1)
 {
     for (int64_t k = h->k0 + k0; k < h->k0 + (k1 < h->k_n ? k1 : h->k_n); k++) {
-        memset(a->dk + k * a->ldk + h->g * a->D, 0, (size_t)a->D * sizeof(float));
-        memset(a->dv + k * a->ldv + h->g * a->D, 0, (size_t)a->D * sizeof(float));
+        memset(a->dk + k * a->ldd + h->g * a->D, 0, (size_t)a->D * sizeof(float));
+        memset(a->dv + k * a->ldd + h->g * a->D, 0, (size_t)a->D * sizeof(float));
     }
 }
 
@@ -212,7 +212,7 @@ static void backward_tiles(const struct dt_attention *a, const struct head *h, i
         __atomic_store_n(&progress[end - 1], FINISHED, __ATOMIC_RELEASE);
     for (int64_t i = 0; i < n; i++)
         for (int64_t r = 0; r < b[i].x.n; r++)
-            unpack_row(a->dq + b[i].x.q_at[r], b[i].dq + r * b[i].pitch, a->D, a->scale);
+            unpack_row(a->dq + b[i].x.dq_at[r], b[i].dq + r * b[i].pitch, a->D, a->scale);
 }
 
 /* Takes whole heads until none is left. */

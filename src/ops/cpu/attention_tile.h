@@ -25,7 +25,8 @@ struct head {
 struct lanes { /* one tile of query rows */
     int64_t n, padded;                /* lanes in use; rounded up to granules */
     int64_t lo[TILE], hi[TILE];       /* keys seen are lo..hi; both ascend; lanes from n on repeat the last */
-    int64_t q_at[TILE], o_at[TILE];   /* offsets of its row in q and dq, o and d_o */
+    int64_t q_at[TILE], o_at[TILE];   /* offsets of its row in q, o and d_o */
+    int64_t dq_at[TILE];              /* and in dq */
     int64_t lse_at[TILE];
     int64_t first, end;               /* key tiles that any lane sees */
 };
@@ -88,6 +89,7 @@ static void lanes_set(struct lanes *x, const struct dt_attention *a, const struc
         x->hi[r] = i + h->k_n - h->q_n;
         x->lo[r] = first_key(a, x->hi[r]);
         x->q_at[r] = (h->q0 + i) * a->ldq + q_head * a->D;
+        x->dq_at[r] = (h->q0 + i) * a->ldd + q_head * a->D;
         x->o_at[r] = ((h->q0 + i) * a->H + q_head) * a->D;
         x->lse_at[r] = q_head * total + h->q0 + i;
         if (++sub == h->group) {

@@ -52,7 +52,7 @@ struct problem {
     struct shape shape;
     struct dt_attention a;
     int64_t q_rows, k_rows;
-    size_t q_size, k_size, o_size; /* elements */
+    size_t q_size, k_size, o_size, dq_size, dk_size; /* elements */
     int32_t q_start[5], k_start[5];
     float *q, *k, *v, *d_o;
 };
@@ -88,10 +88,13 @@ static void make(struct problem *p, const struct shape *s)
     p->a = (struct dt_attention){
         .sequences = s->sequences, .q_start = p->q_start, .k_start = p->k_start, .H = s->H, .K = s->K,
         .D = s->D, .window = s->window, .scale = 1 / sqrtf((float)s->D), .ldq = s->H * s->D + GAP,
-        .ldk = s->K * s->D + GAP, .ldv = s->K * s->D + 2 * GAP};
+        .ldk = s->K * s->D + GAP, .ldv = s->K * s->D + 2 * GAP,
+        .ldd = s->H * s->D + 4 * GAP};
     p->q_size = p->q_rows ? (size_t)(p->q_rows * p->a.ldq - GAP) : 0;
     p->k_size = p->k_rows ? (size_t)(p->k_rows * p->a.ldv) : 0; /* enough for k, too */
     p->o_size = (size_t)(p->q_rows * s->H * s->D);
+    p->dq_size = p->q_rows ? (size_t)((p->q_rows - 1) * p->a.ldd + s->H * s->D) : 0;
+    p->dk_size = p->k_rows ? (size_t)((p->k_rows - 1) * p->a.ldd + s->K * s->D) : 0; /* and of dv */
     p->a.q = p->q = normal(p->q_size, 1);
     p->a.k = p->k = normal(p->k_rows ? (size_t)(p->k_rows * p->a.ldk - GAP) : 0, 2);
     p->a.v = p->v = normal(p->k_rows ? p->k_size - 2 * GAP : 0, 3);
@@ -114,9 +117,8 @@ static struct result run(const struct problem *p, const struct set *set, int thr
 {
     struct dt_attention a = p->a;
     dt_ops_set_threads(threads);
-    struct result r = {unset(p->o_size), unset((size_t)(a.H * p->q_rows)), unset(p->q_size),
-                       unset(p->k_rows ? (size_t)(p->k_rows * a.ldk - GAP) : 0),
-                       unset(p->k_rows ? p->k_size - 2 * GAP : 0)};
+    struct result r = {unset(p->o_size), unset((size_t)(a.H * p->q_rows)), unset(p->dq_size),
+                       unset(p->dk_size), unset(p->dk_size)};
     size_t bytes = dt_attention_work_bytes(a.H, a.K, a.D, p->q_rows);
     a.work = NULL;
     assert_int_equal(posix_memalign(&a.work, 64, bytes), 0);
@@ -177,9 +179,9 @@ static void compare(const struct problem *p, const struct result *x, const struc
     near(what, x->field, y->field, rows, width, ld, tolerance)
     NEAR(o, p->q_rows, a->H * a->D, a->H * a->D, O_TOLERANCE);
     NEAR(lse, a->H, p->q_rows, p->q_rows, O_TOLERANCE);
-    NEAR(dq, p->q_rows, a->H * a->D, a->ldq, D_TOLERANCE);
-    NEAR(dk, p->k_rows, a->K * a->D, a->ldk, D_TOLERANCE);
-    NEAR(dv, p->k_rows, a->K * a->D, a->ldv, D_TOLERANCE);
+    NEAR(dq, p->q_rows, a->H * a->D, a->ldd, D_TOLERANCE);
+    NEAR(dk, p->k_rows, a->K * a->D, a->ldd, D_TOLERANCE);
+    NEAR(dv, p->k_rows, a->K * a->D, a->ldd, D_TOLERANCE);
 }
 
 static const struct shape shapes[] = {
@@ -275,10 +277,11 @@ static double *widen(const float *x, size_t n)
 static void check_differences(const struct problem *p, double *q, double *k, double *v, double *x,
                               const float *dx, int64_t n, int64_t width, int64_t ld)
 {
+    int64_t ldd = p->a.ldd;
     double largest = 0;
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < width; c++)
-            largest = fmax(largest, fabs((double)dx[r * ld + c]));
+            largest = fmax(largest, fabs((double)dx[r * ldd + c]));
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < width; c++) {
             double was = x[r * ld + c], step = 1e-5;
@@ -287,7 +290,7 @@ static void check_differences(const struct problem *p, double *q, double *k, dou
             x[r * ld + c] = was - step;
             double below = naive(p, q, k, v, NULL, NULL);
             x[r * ld + c] = was;
-            assert_true(fabs((above - below) / (2 * step) - (double)dx[r * ld + c]) <= 1e-6 * largest);
+            assert_true(fabs((above - below) / (2 * step) - (double)dx[r * ldd + c]) <= 1e-6 * largest);
         }
 }
 
@@ -327,9 +330,9 @@ static void same_bits(const struct problem *p, const struct result *x, const str
 {
     assert_memory_equal(x->o, y->o, p->o_size * sizeof(float));
     assert_memory_equal(x->lse, y->lse, (size_t)(p->a.H * p->q_rows) * sizeof(float));
-    assert_memory_equal(x->dq, y->dq, p->q_size * sizeof(float));
-    assert_memory_equal(x->dk, y->dk, (size_t)(p->k_rows * p->a.ldk - GAP) * sizeof(float));
-    assert_memory_equal(x->dv, y->dv, (size_t)(p->k_rows * p->a.ldv - 2 * GAP) * sizeof(float));
+    assert_memory_equal(x->dq, y->dq, p->dq_size * sizeof(float));
+    assert_memory_equal(x->dk, y->dk, p->dk_size * sizeof(float));
+    assert_memory_equal(x->dv, y->dv, p->dk_size * sizeof(float));
 }
 
 /* Whole heads a thread, and the wave front over one long head; more threads than cores, too. */
@@ -390,8 +393,8 @@ static void test_packing_does_not_show(void **state)
                 struct result r = run(&alone, &sets[k], 2);
                 const struct dt_attention *a = &p.a;
                 struct result part = {all.o + p.q_start[i] * a->H * a->D, unset((size_t)(a->H * alone.q_rows)),
-                                      all.dq + p.q_start[i] * a->ldq, all.dk + p.k_start[i] * a->ldk,
-                                      all.dv + p.k_start[i] * a->ldv};
+                                      all.dq + p.q_start[i] * a->ldd, all.dk + p.k_start[i] * a->ldd,
+                                      all.dv + p.k_start[i] * a->ldd};
                 for (int64_t h = 0; h < a->H; h++)
                     memcpy(part.lse + h * alone.q_rows, all.lse + h * p.q_rows + p.q_start[i],
                            (size_t)alone.q_rows * sizeof(float));
