@@ -6,6 +6,7 @@
 #include "ops/ops.h"
 
 #include "base/error.h"
+#include "ops/cpu/peak.h"
 
 #include <cpuid.h>
 #include <stdio.h>
@@ -139,6 +140,12 @@ const struct dt_kernels *dt_kernels_find(const char *name)
     return NULL;
 }
 
+/* What `auto` may take: of two sets that run, the one with the bf16 dot product only if that pays. */
+static bool worthwhile(const struct dt_kernels *k)
+{
+    return k != &kernels_avx512bf16 || dt_peak_dot_pays();
+}
+
 int dt_kernels_select(const char *name)
 {
     const char *from = "";
@@ -151,7 +158,7 @@ int dt_kernels_select(const char *name)
     for (int i = 0; i < SET_COUNT; i++) {
         if (!runnable(sets[i]))
             continue;
-        if (strcmp(name, "auto") == 0 || strcmp(name, sets[i]->name) == 0) {
+        if (strcmp(name, "auto") == 0 ? worthwhile(sets[i]) : strcmp(name, sets[i]->name) == 0) {
             dt_k = sets[i];
             return DT_OK;
         }

@@ -190,7 +190,7 @@ void dt_ops_set_threads(int threads); /* size of the one OpenMP team; opens it *
 int dt_ops_threads(void);
 
 /* Measured peak of this machine in GFLOP/s with the current team: registers only, 512-bit (or the widest here)
- * FMA (DT_F32) or bf16 dot product (DT_BF16). Takes `seconds`. */
+ * FMA (DT_F32), or the better of that and the bf16 dot product (DT_BF16). Takes `seconds`. */
 double dt_ops_peak_gflops(enum dt_dtype compute, double seconds);
 
 #endif

@@ -13,6 +13,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scalar.h"
 
+#include <math.h>
 #include <omp.h>
 
 enum {
@@ -238,37 +239,39 @@ static void run_plain(const struct job *job, int me)
 
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
-/* What the busiest thread does, in tiles' steps of k; packing an element costs about a tenth of one. */
+/* What the busiest thread does, in tiles' steps of k. To pack an element costs about a tenth of one; to fetch
+ * packed elements from the shared buffer instead of the thread's own cache, a little. */
 static double cost(const struct job *job, bool by_rows, int64_t grid_rows, int64_t grid_cols)
 {
     const struct dt_gemm *g = &job->g;
-    const double pack = 0.1;
-    double threads = job->threads, M = (double)g->M, N = (double)g->N, K = (double)g->K;
-    double slabs = (double)((by_rows ? g->N : job->a_direct ? 1 : g->M) / SHARED_ROWS + 1);
-    double tile_rows = (double)((g->M + job->set->mr - 1) / job->set->mr + grid_rows - 1);
-    double tile_cols = (double)((g->N + job->set->nr - 1) / job->set->nr + grid_cols - 1);
-    int64_t high = (int64_t)tile_rows / grid_rows, wide = (int64_t)tile_cols / grid_cols;
-    double tiles = (double)high * (double)wide;
-    double a = job->a_direct ? 0 : M * K / threads;
-    double b = by_rows ? N * K / threads : (double)(wide * job->set->nr) * K;
-    return tiles * K + pack * (by_rows ? a * slabs + b : a + b * slabs);
+    const double pack = 0.1, fetch = 0.02;
+    double M = (double)g->M, N = (double)g->N, K = (double)g->K;
+    int64_t mr = job->set->mr, nr = job->set->nr;
+    double slabs = (double)(((by_rows ? g->N : job->a_direct ? 1 : g->M) + SHARED_ROWS - 1) / SHARED_ROWS);
+    int64_t high = ((g->M + mr - 1) / mr + grid_rows - 1) / grid_rows;
+    int64_t wide = ((g->N + nr - 1) / nr + grid_cols - 1) / grid_cols;
+    double a = job->a_direct ? 0 : M * K / job->threads;
+    double b = by_rows ? N * K / job->threads : (double)(wide * nr) * K;
+    double fetched = by_rows ? N * K * (double)((high * mr + PIECE - 1) / PIECE) : 0;
+    return (double)(high * wide) * K + pack * (by_rows ? a * slabs + b : a + b * slabs) + fetch * fetched;
 }
 
 static void choose(struct job *job)
 {
-    double best = cost(job, true, job->threads, 1);
-    job->by_rows = true;
+    double best = INFINITY;
+    job->by_rows = false;
     for (int64_t rows = 1; rows <= job->threads; rows++) {
         if (job->threads % rows)
             continue;
         double c = cost(job, false, rows, job->threads / rows);
         if (c < best) {
             best = c;
-            job->by_rows = false;
             job->grid_rows = rows;
             job->grid_cols = job->threads / rows;
         }
     }
+    if (cost(job, true, job->threads, 1) < best)
+        job->by_rows = true;
 }
 
 /* ---- A bf16 result of several blocks of K: partial sums stay fp32 on a stage ------------------- */

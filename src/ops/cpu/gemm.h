@@ -44,7 +44,7 @@ struct dt_gemm_set {
     int64_t mr, nr;
     size_t element; /* bytes of an element as packed: 4, or 2 for bf16 pairs */
     void (*block)(const struct dt_gemm_block *x);
-    /* dst is row-major with ldd elements a row. a_trans: dst[j][i] = box[i][j] */
+    /* dst is row-major with ldd elements a row. trans: dst[j][i] = box[i][j] */
     void (*pack_a)(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans);
     /* One panel; the box is [kc, cols <= nr], or with trans [cols, kc]. Missing columns become zeros. */
     void (*pack_b)(void *dst, const struct dt_gemm_box *box, bool trans);
@@ -60,11 +60,9 @@ void dt_gemm_avx512(const struct dt_gemm *g);
 void dt_gemm_avx512bf16(const struct dt_gemm *g);
 
 /* gemm_pack.simd.c; the names with the set's suffix */
-#define DT_GEMM_PACK_DECLARE(isa)                                                                 \
-    void dt_gemm_pack_a_##isa(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans); \
-    void dt_gemm_pack_b_##isa(void *dst, const struct dt_gemm_box *box, bool trans);              \
-    double dt_peak_f32_##isa(int64_t rounds);                                                     \
-    double dt_peak_bf16_##isa(int64_t rounds);
+#define DT_GEMM_PACK_DECLARE(set)                                                                 \
+    void dt_gemm_pack_a_##set(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans); \
+    void dt_gemm_pack_b_##set(void *dst, const struct dt_gemm_box *box, bool trans);
 DT_GEMM_PACK_DECLARE(portable)
 DT_GEMM_PACK_DECLARE(avx2)
 DT_GEMM_PACK_DECLARE(avx512)

@@ -67,59 +67,63 @@ VINLINE void store_bf16(uint16_t *p, gv x)
 
 /* ---- What happens to a finished tile ---------------------------------------------------------- */
 
-/* A tile whose columns fill its registers */
+VINLINE void finish_vector(const struct dt_gemm_block *x, gv y, int64_t row, int64_t col)
+{
+    if (x->in)
+        y = y + load(x->in + row * x->ldin + col);
+    if (x->bias)
+        y = y + load(x->bias + col);
+    if (x->c)
+        *(gv_any *)(x->c + row * x->ldc + col) = y;
+    else
+        store_bf16(x->c_bf16 + row * x->ldc + col, y);
+}
+
+/* The same sums for one element */
+static void finish_element(const struct dt_gemm_block *x, float y, int64_t row, int64_t col)
+{
+    if (x->in)
+        y += x->in[row * x->ldin + col];
+    if (x->bias)
+        y += x->bias[col];
+    if (x->c)
+        x->c[row * x->ldc + col] = y;
+    else
+        x->c_bf16[row * x->ldc + col] = bf16_round(y);
+}
+
+/* A tile that lies on the edge of the block: sums [mr, NR], of which `cols` columns count */
+static __attribute__((noinline)) void finish_cut(const struct dt_gemm_block *x, int mr, int64_t cols,
+                                                 const float *sums, int64_t i, int64_t j)
+{
+    for (int r = 0; r < mr; r++) {
+        int64_t c = 0;
+        for (; c + GV <= cols; c += GV)
+            finish_vector(x, load(sums + r * NR + c), i + r, j + c);
+        for (; c < cols; c++)
+            finish_element(x, sums[r * NR + c], i + r, j + c);
+    }
+}
+
 VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV], int64_t i,
                     int64_t j)
 {
-#pragma GCC unroll 8
-    for (int r = 0; r < mr; r++) {
-#pragma GCC unroll 3
-        for (int v = 0; v < nv; v++) {
-            int64_t col = j + v * GV;
-            gv y = acc[r][v];
-            if (x->in)
-                y = y + load(x->in + (i + r) * x->ldin + col);
-            if (x->bias)
-                y = y + load(x->bias + col);
-            if (x->c)
-                *(gv_any *)(x->c + (i + r) * x->ldc + col) = y;
-            else
-                store_bf16(x->c_bf16 + (i + r) * x->ldc + col, y);
-        }
-    }
-}
-
-/* A tile cut short: the same sums, one by one */
-static void finish_cut(const struct dt_gemm_block *x, int mr, int cols, const float *acc, int64_t i,
-                       int64_t j)
-{
-    for (int r = 0; r < mr; r++)
-        for (int c = 0; c < cols; c++) {
-            float y = acc[r * NR + c];
-            if (x->in)
-                y += x->in[(i + r) * x->ldin + j + c];
-            if (x->bias)
-                y += x->bias[j + c];
-            if (x->c)
-                x->c[(i + r) * x->ldc + j + c] = y;
-            else
-                x->c_bf16[(i + r) * x->ldc + j + c] = bf16_round(y);
-        }
-}
-
-VINLINE void finish_any(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV],
-                        int64_t i, int64_t j)
-{
     int64_t cols = x->cols - j;
-    if (cols >= nv * GV) {
-        finish(x, mr, nv, acc, i, j);
+    if (mr == MR && nv == NV && cols >= NR) {
+#pragma GCC unroll 8
+        for (int r = 0; r < mr; r++)
+#pragma GCC unroll 3
+            for (int v = 0; v < nv; v++)
+                finish_vector(x, acc[r][v], i + r, j + v * GV);
         return;
     }
-    float flat[MR * NR];
+    float sums[MR * NR];
+#pragma GCC unroll 8
     for (int r = 0; r < mr; r++)
+#pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
-            *(gv_any *)(flat + r * NR + v * GV) = acc[r][v];
-    finish_cut(x, mr, (int)cols, flat, i, j);
+            *(gv_any *)(sums + r * NR + v * GV) = acc[r][v];
+    finish_cut(x, mr, cols < nv * GV ? cols : nv * GV, sums, i, j);
 }
 
 /* ---- Prefetching ------------------------------------------------------------------------------- */
@@ -224,7 +228,7 @@ VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv,
     }
     for (; k < kc; k++)
         step_f32(mr, nv, acc, a + k, lda, b + k * NR);
-    finish_any(x, mr, nv, acc, i, j);
+    finish(x, mr, nv, acc, i, j);
 }
 
 /* ---- bf16 pairs -------------------------------------------------------------------------------- */
@@ -269,7 +273,7 @@ VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv
             for (int v = 0; v < nv; v++)
                 acc[r][v] = dot(acc[r][v], _mm512_set1_epi32(a[r * lda + x->kc - 1]),
                                 _mm512_loadu_si512(b + pairs * NR + v * GV));
-    finish_any(x, mr, nv, acc, i, j);
+    finish(x, mr, nv, acc, i, j);
 }
 #endif
 

@@ -140,8 +140,6 @@ VINLINE int64_t least(int64_t a, int64_t b)
 
 /* Rows of a box are short and far apart: the processor does not see by itself what comes next. (Past the
  * end of the operand a prefetch does no harm.) */
-enum { AHEAD = 16 };
-
 VINLINE void ahead(const enum kind kind, const struct dt_gemm_box *x, int64_t row, int64_t col)
 {
     __builtin_prefetch((const char *)x->p + (row * x->ld + col) * (kind == WIDEN ? 2 : 4), 0, 3);
@@ -150,13 +148,23 @@ VINLINE void ahead(const enum kind kind, const struct dt_gemm_box *x, int64_t ro
 /* dst[i][j] = box[i][j], zeros up to `width` columns */
 VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width)
 {
-    for (int64_t i = 0; i < x->rows; i++)
-        for (int64_t j = 0; j < width; j += GV) {
-            int64_t n = least(GV, x->cols - j);
-            ahead(kind, x, i + AHEAD, j);
-            gv v = n > 0 ? load(kind, x->p, i * x->ld + j, n) : (gv){0};
-            store(dst + i * ldd + j, v, least(GV, width - j));
+    int64_t full = x->cols / GV * GV;
+    for (int64_t i = 0; i < x->rows; i++, dst += ldd) {
+        int64_t j = 0, at = i * x->ld;
+        for (; j + 3 * GV <= full; j += 3 * GV) {
+            gv a = load(kind, x->p, at + j, GV), b = load(kind, x->p, at + j + GV, GV);
+            gv c = load(kind, x->p, at + j + 2 * GV, GV);
+            store(dst + j, a, GV);
+            store(dst + j + GV, b, GV);
+            store(dst + j + 2 * GV, c, GV);
         }
+        for (; j < full; j += GV)
+            store(dst + j, load(kind, x->p, at + j, GV), GV);
+        for (; j < width; j += GV) {
+            int64_t n = x->cols - j;
+            store(dst + j, n > 0 ? load(kind, x->p, at + j, n) : (gv){0}, least(GV, width - j));
+        }
+    }
 }
 
 /* dst[j][i] = box[i][j], zeros up to `width` rows of the box */

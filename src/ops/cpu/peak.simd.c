@@ -1,5 +1,5 @@
 /* Multiply-adds on registers alone, as many chains as hide the latency: what the machine could do. */
-#include "ops/cpu/gemm.h"
+#include "ops/cpu/peak.h"
 #include "ops/cpu/simd.h"
 
 #if defined(DT_ISA_avx512) || defined(DT_ISA_avx512bf16)
@@ -35,7 +35,7 @@ VINLINE gv multiply_add(gv a, gv b, gv c)
 #endif
 }
 
-/* Each returns the flops of `rounds` rounds. The sums shrink to a fixed point: no denormals, no infinities. */
+/* The sums shrink to a fixed point: no denormals, no infinities. */
 double DT_KERNEL(peak_f32)(int64_t rounds)
 {
     gv acc[CHAINS], a, b;
@@ -56,9 +56,9 @@ double DT_KERNEL(peak_f32)(int64_t rounds)
     return 2.0 * GV * CHAINS * (double)rounds;
 }
 
+#ifdef DT_ISA_avx512bf16
 double DT_KERNEL(peak_bf16)(int64_t rounds)
 {
-#ifdef DT_ISA_avx512bf16
     __m512 acc[CHAINS];
     __m512i x = _mm512_set1_epi32(0x3f003f00); /* pairs of 0.5 */
 #pragma GCC unroll 24
@@ -72,7 +72,5 @@ double DT_KERNEL(peak_bf16)(int64_t rounds)
         }
     }
     return 4.0 * GV * CHAINS * (double)rounds;
-#else
-    return DT_KERNEL(peak_f32)(rounds);
-#endif
 }
+#endif
