@@ -41,8 +41,9 @@ static int decode_line(struct job *job, const char *line)
         size_t size;
         if (end == p || errno || id < 0 || id > INT32_MAX ||
             !dt_tokenizer_token(job->tokenizer, (int32_t)id, &size))
-            return DT_FAIL(DT_E_DATA, "\"%.40s\" does not begin with an id of this tokenizer (0 to %lld)",
-                           p, (long long)dt_tokenizer_vocab_size(job->tokenizer) - 1);
+            return DT_FAIL(DT_E_DATA,
+                           "\"%.40s\" does not begin with an id of this tokenizer (0 to %lld)", p,
+                           (long long)dt_tokenizer_vocab_size(job->tokenizer) - 1);
         DT_TRY(dt_ids_push(&job->ids, (int32_t)id));
         p = end + strspn(end, " \t\r,");
     }
@@ -135,11 +136,13 @@ static int run(struct dt_cli *cli)
 
 static const struct dt_cli_option options[] = {
     {"file", 0, "FILE", DT_CLI_STRING, .doc = "read this instead of standard input"},
-    {"special", 0, NULL, DT_CLI_FLAG, .doc = "add the tokens that the tokenizer's template adds (bos ...)"},
+    {"special", 0, NULL, DT_CLI_FLAG,
+     .doc = "add the tokens that the tokenizer's template adds (bos ...)"},
     {"plain", 0, NULL, DT_CLI_FLAG, .doc = "take special tokens inside the text as ordinary text"},
     {"decode", 0, NULL, DT_CLI_FLAG, .doc = "the way back: lines of ids to text"},
     {"skip-special", 0, NULL, DT_CLI_FLAG, .doc = "with --decode: leave special tokens out"},
-    {"train", 0, NULL, DT_CLI_FLAG, .doc = "learn a byte-level BPE from FILE... (text or JSONL, .gz too)"},
+    {"train", 0, NULL, DT_CLI_FLAG,
+     .doc = "learn a byte-level BPE from FILE... (text or JSONL, .gz too)"},
     {"vocab-size", 0, "N", DT_CLI_INT, .fallback = "4096", .min = 257, .max = 1 << 22,
      .doc = "with --train: tokens in all"},
     {"min-frequency", 0, "N", DT_CLI_INT, .fallback = "2", .min = 1, .max = 1e9,

@@ -24,8 +24,8 @@ int dt_pairs_reserve(struct dt_pairs *t, size_t count)
     t->count = 0;
     for (size_t i = 0; old.slot && i <= old.mask; i++)
         if (old.slot[i].key != 0)
-            dt_pairs_put(t, (uint32_t)((old.slot[i].key - 1) >> 32), (uint32_t)(old.slot[i].key - 1),
-                         old.slot[i].rank, old.slot[i].id);
+            dt_pairs_put(t, (uint32_t)((old.slot[i].key - 1) >> 32),
+                         (uint32_t)(old.slot[i].key - 1), old.slot[i].rank, old.slot[i].id);
     free(old.slot);
     return 0;
 }
@@ -74,8 +74,8 @@ int dt_vocab_add(struct dt_vocab *v, const char *p, size_t n, int64_t id, unsign
     if (v->slot[slot] >= 0)
         return DT_FAIL(DT_E_DATA, "token \"%.40s\" has two ids, %d and %lld", p, v->slot[slot],
                        (long long)id);
-    v->token[id] = (struct dt_token){
-        v->text.n, v->text.n, (uint32_t)n, (uint32_t)n, flags | DT_TOKEN_PRESENT};
+    v->token[id] =
+        (struct dt_token){v->text.n, v->text.n, (uint32_t)n, (uint32_t)n, flags | DT_TOKEN_PRESENT};
     v->slot[slot] = (int32_t)id;
     if (id >= v->size)
         v->size = id + 1;
@@ -133,7 +133,8 @@ void dt_word_cache_free(struct dt_word_cache *c)
     free(c);
 }
 
-static struct cache_slot *cache_find(struct dt_word_cache *c, uint64_t hash, const char *p, size_t n)
+static struct cache_slot *cache_find(struct dt_word_cache *c, uint64_t hash, const char *p,
+                                     size_t n)
 {
     size_t i = (size_t)hash & (CACHE_SLOTS - 1);
     while (c->slot[i].hash != 0) {
@@ -209,7 +210,8 @@ static int64_t merge_short(const struct dt_pairs *t, int32_t *symbol, int64_t n)
 }
 
 /* A long word: symbols in a linked list; heap keys are rank << 32 | position, so that the least key
- * is the lowest rank, leftmost. A key is stale when the pair at its position has another rank now. */
+ * is the lowest rank, leftmost. A key is stale when the pair at its position has another rank now.
+ */
 struct node {
     int32_t id, previous, next;
 };

@@ -80,7 +80,8 @@ static int order_marks(int32_t *c, int64_t n)
 
 static int decompose(struct dt_encoder *e, const char *p, size_t n, bool compat, int64_t *count)
 {
-    int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    utf8proc_option_t options = compat ? UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT
+                                       : UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     *count = 0;
     for (size_t i = 0, size; i < n; i += size) {
         uint32_t c = dt_utf8_get(p + i, &size);
@@ -170,27 +171,26 @@ static bool space_before(const char *p, size_t *n)
     return true;
 }
 
-static void strip(const struct dt_stage *s, const char **p, size_t *n, bool *at_start)
+static void strip(const struct dt_stage *s, const char **p, size_t *n)
 {
     size_t size;
     while (s->left && *n > 0 && (dt_class_of(dt_utf8_get(*p, &size)) & DT_CLASS_SPACE)) {
         *p += size;
         *n -= size;
-        *at_start = false;
     }
     while (s->right && *n > 0 && space_before(*p, n))
         ;
 }
 
-int dt_normalize_with(struct dt_encoder *e, const struct dt_stages *stages, const char **p, size_t *n,
-                      bool *at_start)
+int dt_normalize(struct dt_encoder *e, const char **p, size_t *n)
 {
+    const struct dt_stages *stages = &e->t->normalizers;
     int turn = 0;
     for (int i = 0; i < stages->n; i++) {
         const struct dt_stage *s = &stages->p[i];
         struct dt_text *out = &e->norm[turn];
         if (s->kind == DT_NORM_STRIP) {
-            strip(s, p, n, at_start);
+            strip(s, p, n);
             continue;
         }
         if (s->kind <= DT_NORM_NFKD && all_below(*p, *n, s->kind == DT_NORM_NFC ? 0xcc : 0x80))
@@ -221,9 +221,4 @@ int dt_normalize_with(struct dt_encoder *e, const struct dt_stages *stages, cons
         turn = 1 - turn;
     }
     return 0;
-}
-
-int dt_normalize(struct dt_encoder *e, const char **p, size_t *n, bool *at_start)
-{
-    return dt_normalize_with(e, &e->t->normalizers, p, n, at_start);
 }

@@ -127,7 +127,8 @@ static void contiguous(struct dt_spans *s)
     s->n = n;
 }
 
-static int emit(struct dt_encoder *e, int at, const char *p, enum dt_behavior behavior, bool at_start)
+static int emit(struct dt_encoder *e, int at, const char *p, enum dt_behavior behavior,
+                bool at_start)
 {
     struct dt_spans *s = &e->stage_span[at];
     if (behavior == DT_MERGED_WITH_PREVIOUS)
@@ -166,8 +167,8 @@ static int metaspace(struct dt_encoder *e, int at, const char *p, size_t n, bool
     struct dt_text *text = &e->stage_text[at];
     text->n = 0;
     bool marked = p[0] == ' ' || (n >= mark_n && memcmp(p, mark, mark_n) == 0);
-    if (!marked && (stage->prepend == DT_PREPEND_ALWAYS ||
-                    (stage->prepend == DT_PREPEND_FIRST && at_start)))
+    if (!marked &&
+        (stage->prepend == DT_PREPEND_ALWAYS || (stage->prepend == DT_PREPEND_FIRST && at_start)))
         DT_TRY(dt_text_append(text, mark, mark_n));
     for (size_t i = 0; i < n;) {
         const char *space = memchr(p + i, ' ', n - i);

@@ -31,7 +31,12 @@ static void parts_free(struct parts *x)
 /* Bytes of the sequence at u, or of its longest valid beginning (then *whole is false). */
 static size_t sequence(const unsigned char *u, size_t left, bool *whole)
 {
-    size_t size = u[0] < 0x80 ? 1 : u[0] < 0xc2 ? 0 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : u[0] < 0xf5 ? 4 : 0;
+    size_t size = u[0] < 0x80   ? 1
+                  : u[0] < 0xc2 ? 0
+                  : u[0] < 0xe0 ? 2
+                  : u[0] < 0xf0 ? 3
+                  : u[0] < 0xf5 ? 4
+                                : 0;
     *whole = false;
     if (size == 0)
         return 1;
@@ -86,8 +91,9 @@ static int byte_level(const struct parts *in, struct parts *out)
     struct dt_text raw = {0};
     int rc = 0;
     for (int64_t i = 0; i < in->span.n; i++)
-        DT_CHECK(done, rc, append_raw(&raw, in->text.p + in->span.p[i].start,
-                                      in->span.p[i].end - in->span.p[i].start));
+        DT_CHECK(done, rc,
+                 append_raw(&raw, in->text.p + in->span.p[i].start,
+                            in->span.p[i].end - in->span.p[i].start));
     DT_CHECK(done, rc, append_lossy(&out->text, raw.p ? raw.p : "", raw.n));
     rc = close_part(out, 0);
 done:
@@ -97,9 +103,10 @@ done:
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                        : c >= 'A' && c <= 'F'   ? c - 'A' + 10
-                                                                 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* The byte that "<0xAB>" names, or -1. */
@@ -160,7 +167,8 @@ static void strip(const struct dt_stage *s, const char **p, size_t *n)
         *n -= c;
 }
 
-static int metaspace(const struct dt_stage *s, bool first, const char *p, size_t n, struct dt_text *out)
+static int metaspace(const struct dt_stage *s, bool first, const char *p, size_t n,
+                     struct dt_text *out)
 {
     size_t c = s->content_n;
     for (size_t i = 0, size; i < n; i += size) {
@@ -174,7 +182,8 @@ static int metaspace(const struct dt_stage *s, bool first, const char *p, size_t
 }
 
 /* The suffix that ends a word becomes a space, but for the last token. */
-static int bpe_suffix(const struct dt_stage *s, bool last, const char *p, size_t n, struct dt_text *out)
+static int bpe_suffix(const struct dt_stage *s, bool last, const char *p, size_t n,
+                      struct dt_text *out)
 {
     while (n > 0) {
         const char *hit = s->content_n > 0 ? memmem(p, n, s->content, s->content_n) : NULL;
@@ -226,9 +235,10 @@ static int run_stage(const struct dt_stage *s, struct dt_matcher *m, const struc
     return 0;
 }
 
-/* The text that decoding starts from; NULL: no such id, or a special token to skip. Whether it is one
- * goes by that text, as in the library: a special token that a normalizer rewrote is none. */
-static const char *token_text(const struct dt_tokenizer *t, int32_t id, bool skip_special, size_t *n)
+/* The text that decoding starts from; NULL: no such id, or a special token to skip. Whether it is
+ * one goes by that text, as in the library: a special token that a normalizer rewrote is none. */
+static const char *token_text(const struct dt_tokenizer *t, int32_t id, bool skip_special,
+                              size_t *n)
 {
     if (id < 0 || id >= t->vocab.size || !t->vocab.token[id].flags)
         return NULL;
@@ -302,7 +312,8 @@ static bool ends_open(const struct dt_text *raw)
 }
 
 /* Byte-level: tokens up to the last whole character. */
-static int settled_bytes(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *count)
+static int settled_bytes(const struct dt_tokenizer *t, const int32_t *ids, int64_t n,
+                         int64_t *count)
 {
     struct dt_text raw = {0}; /* since the last whole character */
     int rc = 0;
@@ -343,8 +354,8 @@ static int settled(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, 
     return 0;
 }
 
-int dt_decode_next(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *state, bool last,
-                   struct dt_text *out)
+int dt_decode_next(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, int64_t *state,
+                   bool last, struct dt_text *out)
 {
     int64_t count = n - *state, from = *state;
     size_t size;
@@ -352,7 +363,8 @@ int dt_decode_next(const struct dt_tokenizer *t, const int32_t *ids, int64_t n, 
         DT_TRY(settled(t, ids + *state, n - *state, &count));
     if (count == 0)
         return 0;
-    /* The first piece may be treated differently (a stripped space): decode with one token before. */
+    /* The first piece may be treated differently (a stripped space): decode with one token before.
+     */
     while (from > 0 && !token_text(t, ids[from - 1], true, &size))
         from--;
     from -= from > 0;

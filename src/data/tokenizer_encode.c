@@ -96,8 +96,8 @@ static const struct dt_added *next_added(const struct dt_encoder *e, const struc
         *at = *end;
         if (a->special && (e->flags & DT_ENCODE_PLAIN))
             continue;
-        if (a->single_word && (class_before(p, *start, DT_CLASS_WORD) ||
-                               class_after(p, n, *end, DT_CLASS_WORD)))
+        if (a->single_word &&
+            (class_before(p, *start, DT_CLASS_WORD) || class_after(p, n, *end, DT_CLASS_WORD)))
             continue;
         while (a->lstrip && *start > taken && class_before(p, *start, DT_CLASS_SPACE))
             do
@@ -116,7 +116,7 @@ static int encode_between(struct dt_encoder *e, const char *p, size_t n, bool at
 {
     if (n == 0)
         return 0;
-    DT_TRY(dt_normalize(e, &p, &n, &at_start));
+    DT_TRY(dt_normalize(e, &p, &n));
     size_t at = 0, taken = 0, start, end;
     const struct dt_added *a;
     while (e->t->normalized.count > 0 &&
@@ -143,7 +143,8 @@ static int encode(struct dt_encoder *e, const char *p, size_t n)
     return taken < n ? encode_between(e, p + taken, n - taken, taken == 0) : 0;
 }
 
-int dt_encode(struct dt_encoder *e, const char *text, size_t bytes, unsigned flags, struct dt_ids *out)
+int dt_encode(struct dt_encoder *e, const char *text, size_t bytes, unsigned flags,
+              struct dt_ids *out)
 {
     size_t bad = dt_utf8_valid(text, bytes);
     if (bad < bytes)

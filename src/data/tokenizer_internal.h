@@ -19,13 +19,13 @@
 /* ---- Unicode (tokenizer_unicode.c) ------------------------------------------------------- */
 
 enum dt_class {
-    DT_CLASS_LETTER = 1,      /* \p{L} */
-    DT_CLASS_NUMBER = 2,      /* \p{N} of the regex engine */
-    DT_CLASS_SPACE = 4,       /* \s */
-    DT_CLASS_WORD = 8,        /* \w */
-    DT_CLASS_NUMERIC = 16,    /* what Digits splits */
+    DT_CLASS_LETTER = 1,       /* \p{L} */
+    DT_CLASS_NUMBER = 2,       /* \p{N} of the regex engine */
+    DT_CLASS_SPACE = 4,        /* \s */
+    DT_CLASS_WORD = 8,         /* \w */
+    DT_CLASS_NUMERIC = 16,     /* what Digits splits */
     DT_CLASS_PUNCTUATION = 32, /* what Punctuation splits, ASCII symbols included */
-    DT_CLASS_MARK = 64,       /* what StripAccents removes */
+    DT_CLASS_MARK = 64,        /* what StripAccents removes */
 };
 
 /* Two-level table of dt_class bits; built once, on the first dt_tokenizer_open. */
@@ -74,7 +74,8 @@ int dt_bytes_written(const char *p, size_t n, struct dt_text *out);
  * back for each. `category` "L" or "Lu". */
 void dt_newer_ranges(const char *category, void (*range)(uint32_t from, uint32_t to, void *arg),
                      void *arg);
-bool dt_is_inert(uint32_t c); /* normal forms leave it alone: assigned after their tables were made */
+bool dt_is_inert(
+    uint32_t c); /* normal forms leave it alone: assigned after their tables were made */
 uint32_t dt_lower(uint32_t c);
 
 /* ---- Patterns (tokenizer_regex.c, pretokenize_scan.c) ------------------------------------ */
@@ -99,7 +100,7 @@ struct dt_matcher {
     void *data, *context, *stack; /* pcre2_match_data, pcre2_match_context, pcre2_jit_stack */
 };
 
-#define DT_GPT2_REGEX                                                                             \
+#define DT_GPT2_REGEX                                                                              \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 int dt_pattern_regex(struct dt_pattern *p, const char *regex, size_t n, bool scanners);
@@ -150,7 +151,7 @@ static inline const struct dt_pair_slot *dt_pairs_get(const struct dt_pairs *t, 
 enum { DT_TOKEN_PRESENT = 1, DT_TOKEN_MODEL = 2, DT_TOKEN_ADDED = 4, DT_TOKEN_SPECIAL = 8 };
 
 struct dt_token {
-    size_t offset; /* in dt_vocab.text */
+    size_t offset;  /* in dt_vocab.text */
     size_t decoded; /* where the text stands that decoding starts from: see dt_load_tries */
     uint32_t n, decoded_n;
     uint32_t flags;
@@ -261,9 +262,9 @@ struct dt_tokenizer {
     bool fuse_unk, byte_fallback, ignore_merges;
     char *prefix, *suffix; /* of continuing subwords, of ends of words; NULL: none */
     size_t prefix_n, suffix_n;
-    bool raw;             /* the last pre-tokenizer is ByteLevel: words are raw bytes */
-    bool bytes_complete;  /* every raw byte has its token and no prefix or suffix is set */
-    int32_t byte_id[256]; /* initial token of a raw byte */
+    bool raw;                 /* the last pre-tokenizer is ByteLevel: words are raw bytes */
+    bool bytes_complete;      /* every raw byte has its token and no prefix or suffix is set */
+    int32_t byte_id[256];     /* initial token of a raw byte */
     int32_t fallback_id[256]; /* <0xAB> */
     /* template */
     struct dt_ids before, after;
@@ -297,12 +298,9 @@ struct dt_encoder {
     unsigned flags;
 };
 
-/* Run all normalizers over a piece; *p and *n then point at the result. *at_start is cleared when
- * the piece no longer begins where the text begins. */
-int dt_normalize(struct dt_encoder *e, const char **p, size_t *n, bool *at_start);
-int dt_normalize_with(struct dt_encoder *e, const struct dt_stages *stages, const char **p, size_t *n,
-                      bool *at_start);
-/* Cut a piece into words and encode each. */
+/* Run all normalizers over a piece; *p and *n then point at the result. */
+int dt_normalize(struct dt_encoder *e, const char **p, size_t *n);
+/* Cut a piece into words and encode each; `at_start`: the text begins with it. */
 int dt_pretokenize(struct dt_encoder *e, const char *p, size_t n, bool at_start);
 /* One word to e->out. */
 int dt_bpe_word(struct dt_encoder *e, const char *p, size_t n);
@@ -332,6 +330,8 @@ int dt_json_bool(const json_t *j, const char *where, const char *key, bool *out)
 int dt_json_string(const json_t *j, const char *where, const char *key, const char **p, size_t *n);
 /* Refuse keys of an object that are not in the space-separated list. */
 int dt_json_keys(const json_t *j, const char *where, const char *allowed);
+/* A tokenizer.json in memory; `name` stands for its path in messages. */
+int dt_tokenizer_parse(const char *text, size_t n, const char *name, struct dt_tokenizer **out);
 int dt_read_file(const char *path, size_t limit, struct dt_text *out);
 
 #endif

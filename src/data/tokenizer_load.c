@@ -1,8 +1,8 @@
 /* tokenizer.json and its neighbours to a struct dt_tokenizer.
  *
- * The file decides ids, so nothing in it is skipped: every key of every object is known and honoured,
- * or the file is refused naming it. The exceptions are truncation and padding, which are about
- * batches, not ids: they are ignored with a word. */
+ * The file decides ids, so nothing in it is skipped: every key of every object is known and
+ * honoured, or the file is refused naming it. The exceptions are truncation and padding, which are
+ * about batches, not ids: they are ignored with a word. */
 #include "data/tokenizer_internal.h"
 
 #include "base/hash.h"
@@ -89,7 +89,8 @@ static int read_added(const json_t *j, size_t i, struct dt_added *a, const char 
         return DT_FAIL(DT_E_DATA, "%s must be an object", where);
     DT_TRY(dt_json_keys(j, where, "id content single_word lstrip rstrip normalized special"));
     const json_t *id = json_object_get(j, "id");
-    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX - 1)
+    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+        json_integer_value(id) > INT32_MAX - 1)
         return DT_FAIL(DT_E_DATA, "%s: \"id\" must be an integer from 0", where);
     a->id = (int32_t)json_integer_value(id);
     DT_TRY(dt_json_bool(j, where, "special", &a->special));
@@ -113,10 +114,11 @@ static int place_added(struct dt_tokenizer *t, const struct dt_added *a, const c
     int32_t known = dt_vocab_find(&t->vocab, text, n);
     int64_t id = known >= 0 ? known : *highest >= model_size ? *highest + 1 : model_size;
     if (id != a->id)
-        return DT_FAIL(DT_E_DATA,
-                       "added token \"%.60s\": the file says id %d, Hugging Face's tokenizers would "
-                       "give it %lld; ids must be those of the vocabulary or follow it without holes",
-                       text, a->id, (long long)id);
+        return DT_FAIL(
+            DT_E_DATA,
+            "added token \"%.60s\": the file says id %d, Hugging Face's tokenizers would "
+            "give it %lld; ids must be those of the vocabulary or follow it without holes",
+            text, a->id, (long long)id);
     if (id > *highest)
         *highest = id;
     if (known < 0)
@@ -199,12 +201,11 @@ int dt_load_tries(struct dt_tokenizer *t)
         int64_t i = k % t->added_count;
         const struct dt_added *a = &t->added[i];
         size_t n;
-        bool at_start = true;
         const char *p = dt_tokenizer_token(t, a->id, &n);
         if (a->special != (k < t->added_count))
             continue;
         if (a->normalized)
-            rc = dt_normalize(e, &p, &n, &at_start);
+            rc = dt_normalize(e, &p, &n);
         if (rc == 0)
             rc = trie_add(a->normalized ? &t->normalized : &t->plain, p, n, (int32_t)i);
         if (rc == 0 && a->normalized)
@@ -226,8 +227,8 @@ static int32_t named_token(const struct dt_tokenizer *t, const json_t *config, c
         return -1;
     int32_t id = dt_tokenizer_id(t, json_string_value(v), json_string_length(v));
     if (id < 0)
-        dt_warn("%s: %s \"%.60s\" of its neighbour files is not in the vocabulary; ignored", t->path,
-                key, json_string_value(v));
+        dt_warn("%s: %s \"%.60s\" of its neighbour files is not in the vocabulary; ignored",
+                t->path, key, json_string_value(v));
     return id;
 }
 
@@ -268,12 +269,33 @@ static int ignored(const struct dt_tokenizer *t, const json_t *j, const char *ke
     return 0;
 }
 
+/* Metaspace's "first" means the piece that begins where the original text begins. The library keeps
+ * offsets through every stage to know it; here it is known only where no stage before it cuts or
+ * deletes. */
+static int check_first(const struct dt_tokenizer *t)
+{
+    bool deletes = false;
+    for (int i = 0; i < t->normalizers.n; i++) {
+        const struct dt_stage *s = &t->normalizers.p[i];
+        deletes = deletes || s->kind == DT_NORM_STRIP || s->kind == DT_NORM_STRIP_ACCENTS ||
+                  (s->kind == DT_NORM_REPLACE && s->content_n == 0);
+    }
+    for (int i = 0; i < t->pre.n; i++)
+        if (t->pre.p[i].kind == DT_PRE_METASPACE && t->pre.p[i].prepend == DT_PREPEND_FIRST &&
+            (i > 0 || deletes))
+            return DT_FAIL(DT_E_UNSUPPORTED,
+                           "Metaspace: prepend_scheme \"first\" is supported only as "
+                           "first pre-tokenizer and without normalizers that delete");
+    return 0;
+}
+
 static int load_json(struct dt_tokenizer *t, const json_t *j)
 {
     if (!json_is_object(j))
         return DT_FAIL(DT_E_DATA, "expected a JSON object");
-    DT_TRY(dt_json_keys(j, "tokenizer", "version truncation padding added_tokens normalizer "
-                                        "pre_tokenizer post_processor decoder model"));
+    DT_TRY(dt_json_keys(j, "tokenizer",
+                        "version truncation padding added_tokens normalizer "
+                        "pre_tokenizer post_processor decoder model"));
     const char *version = "1.0";
     size_t n = 3;
     DT_TRY(dt_json_string(j, "tokenizer", "version", &version, &n));
@@ -283,6 +305,7 @@ static int load_json(struct dt_tokenizer *t, const json_t *j)
     DT_TRY(ignored(t, j, "padding"));
     DT_TRY(dt_load_normalizer(&t->normalizers, json_object_get(j, "normalizer")));
     DT_TRY(dt_load_pre_tokenizer(&t->pre, json_object_get(j, "pre_tokenizer")));
+    DT_TRY(check_first(t));
     const json_t *decoder = json_object_get(j, "decoder");
     t->has_decoder = decoder && !json_is_null(decoder);
     DT_TRY(dt_load_decoder(&t->decoders, decoder));
@@ -294,22 +317,59 @@ static int load_json(struct dt_tokenizer *t, const json_t *j)
     return dt_load_tries(t);
 }
 
+/* The message may quote the file: keep it one line. */
+static int one_line(int rc)
+{
+    struct dt_error_state state;
+    dt_error_save(rc, &state);
+    for (char *p = state.message; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+    return dt_error_restore(&state);
+}
+
+static int load_text(struct dt_tokenizer *t, const char *text, size_t n)
+{
+    json_error_t error;
+    t->hash = dt_hash(text, n);
+    json_t *j = json_loadb(text, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+    if (!j)
+        return one_line(
+            DT_FAIL(DT_E_DATA, "%s:%d:%d: %s", t->path, error.line, error.column, error.text));
+    int rc = load_json(t, j);
+    json_decref(j);
+    return rc < 0 ? one_line(dt_error_context(rc, "%s", t->path)) : 0;
+}
+
 static int load_file(struct dt_tokenizer *t)
 {
     struct dt_text text = {0};
-    json_t *j = NULL;
-    json_error_t error;
     int rc = dt_read_file(t->path, (size_t)1 << 30, &text);
-    if (rc == 0) {
-        t->hash = dt_hash(text.p, text.n);
-        j = json_loadb(text.p, text.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
-        if (!j)
-            rc = DT_FAIL(DT_E_DATA, "%s:%d:%d: %s", t->path, error.line, error.column, error.text);
-    }
+    if (rc == 0)
+        rc = load_text(t, text.p, text.n);
     dt_text_free(&text);
-    if (rc == 0 && (rc = load_json(t, j)) < 0)
-        dt_error_context(rc, "%s", t->path);
-    json_decref(j);
+    return rc;
+}
+
+static int new_tokenizer(struct dt_tokenizer **out)
+{
+    dt_classes_build();
+    DT_TRY(DT_NEW(out, 1));
+    (*out)->unk = (*out)->bos = (*out)->eos = -1;
+    return 0;
+}
+
+int dt_tokenizer_parse(const char *text, size_t n, const char *name, struct dt_tokenizer **out)
+{
+    struct dt_tokenizer *t;
+    *out = NULL;
+    DT_TRY(new_tokenizer(&t));
+    t->path = strdup(name);
+    int rc = t->path ? load_text(t, text, n) : DT_FAIL(DT_E_MEMORY, "no memory for a path");
+    if (rc < 0)
+        dt_tokenizer_close(t);
+    else
+        *out = t;
     return rc;
 }
 
@@ -319,9 +379,7 @@ int dt_tokenizer_open(const char *path, struct dt_tokenizer **out)
     struct stat st;
     int rc;
     *out = NULL;
-    dt_classes_build();
-    DT_TRY(DT_NEW(&t, 1));
-    t->unk = t->bos = t->eos = -1;
+    DT_TRY(new_tokenizer(&t));
     bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     if (asprintf(&t->path, "%s%s", path, directory ? "/tokenizer.json" : "") < 0) {
         t->path = NULL;

@@ -56,8 +56,9 @@ static int read_merge(const json_t *m, size_t i, struct half *a, struct half *b)
             return 1;
         const char *space = memchr(text, ' ', n);
         if (!space || memchr(space + 1, ' ', n - (size_t)(space + 1 - text)))
-            return DT_FAIL(DT_E_DATA, "merges[%zu]: \"%.60s\" is not two tokens with a space between",
-                           i, text);
+            return DT_FAIL(DT_E_DATA,
+                           "merges[%zu]: \"%.60s\" is not two tokens with a space between", i,
+                           text);
         *a = (struct half){text, (size_t)(space - text)};
         *b = (struct half){space + 1, n - a->n - 1};
         return 0;
@@ -90,8 +91,10 @@ static int add_merge(struct dt_tokenizer *t, size_t i, const json_t *m, struct d
     for (size_t k = 0, size; t->prefix && k < t->prefix_n; k += size, skip++)
         dt_utf8_get(t->prefix + k, &size);
     if (skip > b.n || (skip < b.n && ((unsigned char)b.p[skip] & 0xc0) == 0x80))
-        return DT_FAIL(DT_E_DATA, "merges[%zu]: \"%.60s\" does not begin with the prefix of "
-                                  "continuing subwords", i, b.p);
+        return DT_FAIL(DT_E_DATA,
+                       "merges[%zu]: \"%.60s\" does not begin with the prefix of "
+                       "continuing subwords",
+                       i, b.p);
     joined->n = 0;
     DT_TRY(dt_text_append(joined, a.p, a.n));
     DT_TRY(dt_text_append(joined, b.p + skip, b.n - skip));
@@ -124,14 +127,17 @@ static int check_type(const json_t *model)
         return DT_FAIL(DT_E_DATA, "\"model\" must be an object");
     DT_TRY(dt_json_string(model, "model", "type", &type, &n));
     if (n != 3 || strcmp(type, "BPE") != 0)
-        return DT_FAIL(DT_E_UNSUPPORTED, "model type \"%.40s\" is not supported (only BPE is)", type);
-    DT_TRY(dt_json_keys(model, "model",
-                        "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
-                        "byte_fallback ignore_merges vocab merges"));
+        return DT_FAIL(DT_E_UNSUPPORTED, "model type \"%.40s\" is not supported (only BPE is)",
+                       type);
+    DT_TRY(
+        dt_json_keys(model, "model",
+                     "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
+                     "byte_fallback ignore_merges vocab merges"));
     const json_t *dropout = json_object_get(model, "dropout");
     if (dropout && !json_is_null(dropout) &&
         !(json_is_number(dropout) && json_number_value(dropout) == 0.0))
-        return DT_FAIL(DT_E_UNSUPPORTED, "model: \"dropout\" must be null or 0: ids must be repeatable");
+        return DT_FAIL(DT_E_UNSUPPORTED,
+                       "model: \"dropout\" must be null or 0: ids must be repeatable");
     return 0;
 }
 
@@ -207,8 +213,9 @@ static int load_template(struct dt_tokenizer *t, const json_t *j)
     const json_t *specials = json_object_get(j, "special_tokens");
     DT_TRY(dt_json_keys(j, "post_processor", "type single pair special_tokens"));
     if (!json_is_array(single) || !json_is_object(specials))
-        return DT_FAIL(DT_E_DATA, "post_processor: \"single\" must be a list, \"special_tokens\" an "
-                                  "object");
+        return DT_FAIL(DT_E_DATA,
+                       "post_processor: \"single\" must be a list, \"special_tokens\" an "
+                       "object");
     bool before = true;
     int64_t front = 0;
     for (size_t i = 0; i < json_array_size(single); i++) {
@@ -218,16 +225,20 @@ static int load_template(struct dt_tokenizer *t, const json_t *j)
         if (json_object_get(item, "Sequence")) {
             const json_t *which = json_object_get(json_object_get(item, "Sequence"), "id");
             if (!before || !json_is_string(which) || strcmp(json_string_value(which), "A") != 0)
-                return DT_FAIL(DT_E_UNSUPPORTED, "post_processor: a template without exactly one A");
+                return DT_FAIL(DT_E_UNSUPPORTED,
+                               "post_processor: a template without exactly one A");
             before = false;
             continue;
         }
-        const json_t *ids = json_is_string(name)
-                                ? json_object_get(json_object_get(specials, json_string_value(name)), "ids")
-                                : NULL;
+        const json_t *ids =
+            json_is_string(name)
+                ? json_object_get(json_object_get(specials, json_string_value(name)), "ids")
+                : NULL;
         if (!json_is_array(ids))
-            return DT_FAIL(DT_E_DATA, "post_processor: single[%zu] is neither a Sequence nor a "
-                                      "SpecialToken listed in special_tokens", i);
+            return DT_FAIL(DT_E_DATA,
+                           "post_processor: single[%zu] is neither a Sequence nor a "
+                           "SpecialToken listed in special_tokens",
+                           i);
         for (size_t k = 0; k < json_array_size(ids); k++)
             DT_TRY(put_special(t, json_array_get(ids, k), before, &front));
     }
@@ -260,7 +271,8 @@ int dt_load_post_processor(struct dt_tokenizer *t, const json_t *j)
         return load_cls_sep(t, j);
     const json_t *list = json_object_get(j, "processors");
     if (!type || strcmp(type, "Sequence") != 0 || !json_is_array(list))
-        return DT_FAIL(DT_E_UNSUPPORTED, "post_processor \"%.40s\" is not supported", type ? type : "");
+        return DT_FAIL(DT_E_UNSUPPORTED, "post_processor \"%.40s\" is not supported",
+                       type ? type : "");
     for (size_t i = 0; i < json_array_size(list); i++)
         DT_TRY(dt_load_post_processor(t, json_array_get(list, i)));
     return 0;

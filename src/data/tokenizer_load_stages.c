@@ -62,17 +62,19 @@ static int pattern(struct dt_stage *s, const json_t *j, const char *where, bool 
     const json_t *p = json_object_get(j, "pattern");
     const json_t *string = json_object_get(p, "String"), *regex = json_object_get(p, "Regex");
     if (json_is_string(string) && !regex)
-        return dt_pattern_literal(&s->pattern, json_string_value(string), json_string_length(string));
+        return dt_pattern_literal(&s->pattern, json_string_value(string),
+                                  json_string_length(string));
     if (json_is_string(regex) && !string)
         return dt_pattern_regex(&s->pattern, json_string_value(regex), json_string_length(regex),
                                 scanners);
-    return DT_FAIL(DT_E_DATA, "%s: \"pattern\" must be {\"String\": ...} or {\"Regex\": ...}", where);
+    return DT_FAIL(DT_E_DATA, "%s: \"pattern\" must be {\"String\": ...} or {\"Regex\": ...}",
+                   where);
 }
 
 static int behavior(struct dt_stage *s, const json_t *j, const char *where)
 {
-    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
-                                        "Contiguous"};
+    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
     const char *name = NULL;
     size_t n;
     DT_TRY(dt_json_string(j, where, "behavior", &name, &n));
@@ -151,7 +153,8 @@ static int load_metaspace(struct dt_stage *s, const json_t *j)
     size_t n;
     bool add = true;
     s->split = true;
-    DT_TRY(dt_json_keys(j, "Metaspace", "type replacement add_prefix_space prepend_scheme split str_rep"));
+    DT_TRY(dt_json_keys(j, "Metaspace",
+                        "type replacement add_prefix_space prepend_scheme split str_rep"));
     DT_TRY(dt_json_bool(j, "Metaspace", "add_prefix_space", &add));
     DT_TRY(dt_json_bool(j, "Metaspace", "split", &s->split));
     DT_TRY(dt_json_string(j, "Metaspace", "prepend_scheme", &scheme, &n));
@@ -162,14 +165,17 @@ static int load_metaspace(struct dt_stage *s, const json_t *j)
     if (size != s->content_n)
         return DT_FAIL(DT_E_DATA, "Metaspace: \"replacement\" must be one character");
     if (!add && json_object_get(j, "prepend_scheme") && strcmp(scheme, "never") != 0)
-        return DT_FAIL(DT_E_DATA, "Metaspace: \"add_prefix_space\" is false, but \"prepend_scheme\" is "
-                                  "\"%.20s\"", scheme);
+        return DT_FAIL(DT_E_DATA,
+                       "Metaspace: \"add_prefix_space\" is false, but \"prepend_scheme\" is "
+                       "\"%.20s\"",
+                       scheme);
     for (int k = 0; k < 3; k++)
         if (strcmp(add ? scheme : "never", names[k]) == 0) {
             s->prepend = (enum dt_prepend)k;
             return dt_pattern_literal(&s->pattern, s->content, s->content_n);
         }
-    return DT_FAIL(DT_E_UNSUPPORTED, "Metaspace: prepend_scheme \"%.20s\" is not supported", scheme);
+    return DT_FAIL(DT_E_UNSUPPORTED, "Metaspace: prepend_scheme \"%.20s\" is not supported",
+                   scheme);
 }
 
 static int load_split(struct dt_stage *s, const json_t *j)
@@ -250,7 +256,8 @@ static int load_dec_stage(struct dt_stage *s, const json_t *j)
         DT_TRY(content(s, j, "Strip", "content"));
         DT_TRY(count_of(j, "start", &s->start));
         DT_TRY(count_of(j, "stop", &s->stop));
-        return s->content_n > 0 ? 0 : DT_FAIL(DT_E_DATA, "Strip: \"content\" must be one character");
+        return s->content_n > 0 ? 0
+                                : DT_FAIL(DT_E_DATA, "Strip: \"content\" must be one character");
     case DT_DEC_REPLACE:
         DT_TRY(pattern(s, j, "Replace", false));
         return content(s, j, "Replace", "content");

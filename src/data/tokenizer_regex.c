@@ -12,8 +12,7 @@
 #include <pcre2.h>
 #include <stdio.h>
 
-#define LLAMA_HEAD                                                                                \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+#define LLAMA_HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
 #define LLAMA_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct {
@@ -26,12 +25,12 @@ static const struct {
     {LLAMA_HEAD LLAMA_TAIL, DT_PATTERN_LLAMA, 1},
 };
 
-#define SPACES                                                                                    \
+#define SPACES                                                                                     \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
     "\\x{205f}\\x{3000}"
-#define NOT_SPACES                                                                                \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"                    \
-    "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"                  \
+#define NOT_SPACES                                                                                 \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}"                   \
+    "\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}"                 \
     "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
 struct translation {
@@ -78,8 +77,9 @@ static int put_set(struct translation *t, const char *body, const char *category
 /* \p{Lu}, \P{L}, \p{^L}; t->at is at the p. */
 static int category(struct translation *t)
 {
-    static const char names[] = " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm "
-                                "Sc Sk So Z Zs Zl Zp ";
+    static const char names[] =
+        " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm "
+        "Sc Sk So Z Zs Zl Zp ";
     bool negated = t->p[t->at] == 'P';
     size_t i = t->at + 1;
     char name[8] = " ", body[16];
@@ -331,7 +331,7 @@ static int matcher_open(struct dt_matcher *m)
 static int next_regex(struct dt_matches *m, size_t *start, size_t *end)
 {
     DT_TRY(matcher_open(m->matcher));
-    while (m->at <= m->n) {
+    while (m->n > 0 && m->at <= m->n) { /* nothing matches in an empty text */
         int rc = pcre2_match(m->pattern->code, (PCRE2_SPTR)m->text, m->n, m->at, PCRE2_NO_UTF_CHECK,
                              m->matcher->data, m->matcher->context);
         if (rc == PCRE2_ERROR_NOMATCH)
@@ -375,8 +375,7 @@ int dt_matches_next(struct dt_matches *m, size_t *start, size_t *end)
         return 1;
     }
     *start = m->at;
-    *end = m->at = p->kind == DT_PATTERN_GPT2
-                       ? dt_scan_gpt2(m->text, m->n, m->at)
-                       : dt_scan_llama(m->text, m->n, m->at, p->max_digits);
+    *end = m->at = p->kind == DT_PATTERN_GPT2 ? dt_scan_gpt2(m->text, m->n, m->at)
+                                              : dt_scan_llama(m->text, m->n, m->at, p->max_digits);
     return 1;
 }

@@ -132,11 +132,10 @@ static int count_strings(struct dt_words *w, const json_t *j, int depth)
         return DT_FAIL(DT_E_DATA, "a row nested deeper than 32");
     if (json_is_string(j))
         return count_text(w, json_string_value(j), json_string_length(j));
-    json_object_foreach((json_t *)j, key, value)
-        if (strcmp(key, "role") != 0 && strcmp(key, "from") != 0)
-            DT_TRY(count_strings(w, value, depth + 1));
-    json_array_foreach(j, i, value)
+    json_object_foreach((json_t *)j, key,
+                        value) if (strcmp(key, "role") != 0 && strcmp(key, "from") != 0)
         DT_TRY(count_strings(w, value, depth + 1));
+    json_array_foreach(j, i, value) DT_TRY(count_strings(w, value, depth + 1));
     return 0;
 }
 
@@ -194,12 +193,13 @@ static int check(const struct dt_tokenizer_training *t)
     if (t->file_count < 1)
         return DT_FAIL(DT_E_USAGE, "no files to learn a tokenizer from");
     if (t->vocab_size < 256 + t->special_count || t->vocab_size > 1 << 22)
-        return DT_FAIL(DT_E_USAGE, "a vocabulary of %lld tokens (expected %lld to %d: 256 bytes and the "
-                                   "special tokens are always in)",
+        return DT_FAIL(DT_E_USAGE,
+                       "a vocabulary of %lld tokens (expected %lld to %d: 256 bytes and the "
+                       "special tokens are always in)",
                        (long long)t->vocab_size, 256 + (long long)t->special_count, 1 << 22);
     for (int64_t i = 0; i < t->special_count; i++) {
-        if (t->special[i][0] == '\0' || dt_utf8_valid(t->special[i], strlen(t->special[i])) !=
-                                            strlen(t->special[i]))
+        if (t->special[i][0] == '\0' ||
+            dt_utf8_valid(t->special[i], strlen(t->special[i])) != strlen(t->special[i]))
             return DT_FAIL(DT_E_USAGE, "special token %lld is empty or not UTF-8", (long long)i);
         for (int64_t k = 0; k < i; k++)
             if (strcmp(t->special[i], t->special[k]) == 0)
@@ -221,7 +221,8 @@ int dt_tokenizer_train(const struct dt_tokenizer_training *t)
         rc = DT_FAIL(DT_E_DATA, "%s: no text to learn a tokenizer from", t->files[0]);
         goto done;
     }
-    DT_CHECK(done, rc, dt_learn(&words, t->vocab_size - t->special_count, t->min_frequency, &learned));
+    DT_CHECK(done, rc,
+             dt_learn(&words, t->vocab_size - t->special_count, t->min_frequency, &learned));
     rc = dt_tokenizer_write(t, &learned);
 done:
     dt_words_free(&words);

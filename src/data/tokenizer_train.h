@@ -26,17 +26,18 @@ void dt_words_free(struct dt_words *w);
 struct dt_learned {
     struct dt_merge {
         int32_t left, right, into;
-    } *merge;
+    } * merge;
     int64_t merges, merge_capacity;
-    struct dt_text text;   /* written symbols, in a row */
+    struct dt_text text; /* written symbols, in a row */
     struct dt_symbol {
         size_t offset;
         uint32_t n;
-    } *symbol;
+    } * symbol;
     int64_t symbols, symbol_capacity;
 };
 /* Adds merges until there are `symbols` symbols or no pair occurs `min_frequency` times. */
-int dt_learn(const struct dt_words *w, int64_t symbols, int64_t min_frequency, struct dt_learned *out);
+int dt_learn(const struct dt_words *w, int64_t symbols, int64_t min_frequency,
+             struct dt_learned *out);
 void dt_learned_free(struct dt_learned *l);
 
 int dt_tokenizer_write(const struct dt_tokenizer_training *training, const struct dt_learned *l);

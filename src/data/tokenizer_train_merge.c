@@ -3,7 +3,8 @@
  * Every pair of neighbours has a count and the list of words it was seen in. The most frequent pair
  * (of equals, the one with the smaller left, then right symbol) becomes a symbol; only the words on
  * its list change, and with them the counts of the pairs beside it. A heap gives the next pair;
- * an entry whose count has shrunk meanwhile goes back with the true one. Same corpus, same merges. */
+ * an entry whose count has shrunk meanwhile goes back with the true one. Same corpus, same merges.
+ */
 #include "data/tokenizer_internal.h"
 #include "data/tokenizer_train.h"
 
@@ -13,7 +14,7 @@ struct pair {
     int32_t left, right;
     int64_t count;
     int64_t offered; /* merge at which it last grew */
-    int64_t *words; /* indices, possibly twice or out of date */
+    int64_t *words;  /* indices, possibly twice or out of date */
     int64_t n, capacity;
 };
 struct candidate {
@@ -161,8 +162,10 @@ static int join(struct learner *l, int32_t left, int32_t right, int32_t *into)
     struct dt_learned *o = l->out;
     struct dt_text both = {0};
     int rc;
-    DT_CHECK(done, rc, dt_text_append(&both, o->text.p + o->symbol[left].offset, o->symbol[left].n));
-    DT_CHECK(done, rc, dt_text_append(&both, o->text.p + o->symbol[right].offset, o->symbol[right].n));
+    DT_CHECK(done, rc,
+             dt_text_append(&both, o->text.p + o->symbol[left].offset, o->symbol[left].n));
+    DT_CHECK(done, rc,
+             dt_text_append(&both, o->text.p + o->symbol[right].offset, o->symbol[right].n));
     *into = dt_vocab_find(&l->known, both.p, both.n);
     if (*into < 0) {
         *into = (int32_t)o->symbols;
@@ -254,7 +257,8 @@ static int learn(struct learner *l, int64_t symbols, int64_t min_frequency)
     return rc;
 }
 
-int dt_learn(const struct dt_words *w, int64_t symbols, int64_t min_frequency, struct dt_learned *out)
+int dt_learn(const struct dt_words *w, int64_t symbols, int64_t min_frequency,
+             struct dt_learned *out)
 {
     struct learner l = {.w = w, .out = out};
     int rc = prepare(&l, symbols);

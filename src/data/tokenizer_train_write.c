@@ -1,4 +1,5 @@
-/* What was learned as tokenizer.json and tokenizer_config.json, as Hugging Face's library reads them. */
+/* What was learned as tokenizer.json and tokenizer_config.json, as Hugging Face's library reads
+ * them. */
 #include "data/tokenizer_internal.h"
 #include "data/tokenizer_train.h"
 
@@ -15,10 +16,10 @@ static json_t *added_tokens(const struct dt_tokenizer_training *t)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < t->special_count; i++)
-        json_array_append_new(list, json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id",
-                                              (json_int_t)i, "content", t->special[i], "single_word",
-                                              0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
-                                              1));
+        json_array_append_new(list,
+                              json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i,
+                                        "content", t->special[i], "single_word", 0, "lstrip", 0,
+                                        "rstrip", 0, "normalized", 0, "special", 1));
     return list;
 }
 
@@ -37,7 +38,8 @@ static json_t *merges(const struct dt_learned *l)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < l->merges; i++) {
-        const struct dt_symbol *a = &l->symbol[l->merge[i].left], *b = &l->symbol[l->merge[i].right];
+        const struct dt_symbol *a = &l->symbol[l->merge[i].left],
+                               *b = &l->symbol[l->merge[i].right];
         json_array_append_new(list, json_sprintf("%.*s %.*s", (int)a->n, l->text.p + a->offset,
                                                  (int)b->n, l->text.p + b->offset));
     }

@@ -1,9 +1,10 @@
-/* Ids and texts against Hugging Face's tokenizers: tests/golden/tokenizers/make.py wrote golden.json.
- * Equality is exact; nothing here has a tolerance. */
+/* Ids and texts against Hugging Face's tokenizers: tests/golden/tokenizers/make.py wrote
+ * golden.json. Equality is exact; nothing here has a tolerance. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include "base/error.h"
@@ -44,7 +45,8 @@ static void expect_ids(const json_t *want, const struct dt_ids *got, const char 
         fail_msg("%s[%zu]: %lld ids differ from the stored ones", what, i, (long long)got->n);
 }
 
-static void encode(struct dt_encoder *e, const char *p, size_t n, unsigned flags, struct dt_ids *out)
+static void encode(struct dt_encoder *e, const char *p, size_t n, unsigned flags,
+                   struct dt_ids *out)
 {
     out->n = 0;
     if (dt_encode(e, p, n, flags, out) < 0)
@@ -92,7 +94,8 @@ static void check_some(const struct dt_tokenizer *t, const json_t *answers)
         struct dt_ids ids = {0};
         const json_t *list = json_array_get(json_array_get(some, i), 0);
         for (size_t k = 0; k < json_array_size(list); k++)
-            assert_int_equal(dt_ids_push(&ids, (int32_t)json_integer_value(json_array_get(list, k))), 0);
+            assert_int_equal(
+                dt_ids_push(&ids, (int32_t)json_integer_value(json_array_get(list, k))), 0);
         expect_text(t, &ids, false, json_array_get(json_array_get(some, i), 1), "some", i);
         dt_ids_free(&ids);
     }
@@ -107,7 +110,8 @@ static void check_long(struct dt_encoder *e, const json_t *answers)
         int64_t times = json_integer_value(json_array_get(json_array_get(list, i), 1));
         struct dt_text text = {0};
         for (int64_t k = 0; k < times; k++)
-            assert_int_equal(dt_text_append(&text, json_string_value(part), json_string_length(part)), 0);
+            assert_int_equal(
+                dt_text_append(&text, json_string_value(part), json_string_length(part)), 0);
         encode(e, text.p, text.n, 0, &ids);
         expect_ids(json_array_get(json_object_get(answers, "long"), i), &ids, "long", i);
         dt_text_free(&text);
@@ -143,8 +147,8 @@ static void check_random(struct dt_encoder *e, const json_t *answers)
             continue;
         char hex[20];
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)h);
-        assert_string_equal(
-            hex, json_string_value(json_array_get(json_object_get(answers, "random"), (size_t)(i / block))));
+        assert_string_equal(hex, json_string_value(json_array_get(
+                                     json_object_get(answers, "random"), (size_t)(i / block))));
         h = 0xcbf29ce484222325u;
     }
     dt_text_free(&text);
@@ -187,11 +191,11 @@ static void check_real(const char *name)
     unlink(path);
 }
 
-#define STORED(name)                                                                              \
-    static void test_##name(void **state)                                                         \
-    {                                                                                             \
-        (void)state;                                                                              \
-        check(GOLDEN #name ".json", #name);                                                       \
+#define STORED(name)                                                                               \
+    static void test_##name(void **state)                                                          \
+    {                                                                                              \
+        (void)state;                                                                               \
+        check(GOLDEN #name ".json", #name);                                                        \
     }
 STORED(llama2)
 STORED(mistral)
@@ -233,10 +237,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama2), cmocka_unit_test(test_mistral), cmocka_unit_test(test_metaspace),
-        cmocka_unit_test(test_llama3), cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_odd),
-        cmocka_unit_test(test_suffix), cmocka_unit_test(test_o200k),   cmocka_unit_test(test_learned),
-        cmocka_unit_test(test_gpt2),   cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_llama2),    cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_metaspace), cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_qwen2),     cmocka_unit_test(test_odd),
+        cmocka_unit_test(test_suffix),    cmocka_unit_test(test_o200k),
+        cmocka_unit_test(test_learned),   cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_qwen3),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
