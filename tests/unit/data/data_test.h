@@ -47,9 +47,9 @@ static int remove_dir(void **state)
 /* A path in the directory; several results may be in use at once. */
 static const char *in_dir(const char *name)
 {
-    static char paths[16][DT_PATH + 64];
+    static char paths[128][DT_PATH + 64];
     static int next;
-    char *p = paths[next++ % 16];
+    char *p = paths[next++ % 128];
     snprintf(p, sizeof paths[0], "%s/%s", test_dir, name);
     return p;
 }
