@@ -15,7 +15,7 @@ struct forward { /* one tile of queries */
     float *qt;        /* [D, TILE] queries */
     float *ot;        /* [D, TILE] sums of values, not yet normalised */
     float *s;         /* [TILE keys, TILE] scores, then probabilities */
-    float max[TILE];  /* in units of log 2 */
+    float max[TILE];  /* what probabilities are relative to: a maximum, in units of log 2 */
     float sum[TILE];
 };
 
@@ -39,7 +39,11 @@ VINLINE vr tile_max(float *s, int64_t k0, int64_t k1, vr max, const float *lo, c
     return vr_max(vr_max(best[0], best[1]), vr_max(best[2], best[3]));
 }
 
-/* Scores of a key tile become probabilities relative to the new maximum; earlier sums are rescaled. */
+/* A later score may be larger than the one that probabilities are relative to by up to this (2^8 times the
+ * probability): sums of floats do not mind, and earlier sums have hardly ever to be rescaled. */
+#define SLACK 8.0f
+
+/* Scores of a key tile become probabilities. */
 static void softmax(struct forward *f, const struct spans *sp, int64_t k0, int64_t D)
 {
     const struct lanes *x = &f->x;
@@ -50,9 +54,15 @@ static void softmax(struct forward *f, const struct spans *sp, int64_t k0, int64
         int64_t first = sp->k0[r / GRANULE], end = sp->k1[r / GRANULE];
         if (first == end)
             continue;
-        vr old = vr_load(f->max + r);
-        vr max = tile_max(f->s + r, first, end, old, sp->whole ? NULL : lo + r, hi + r);
-        vr factor = vr_exp2(old - max), sum = vr_load(f->sum + r) * factor;
+        vr old = vr_load(f->max + r), sum = vr_load(f->sum + r);
+        vr seen = tile_max(f->s + r, first, end, old, sp->whole ? NULL : lo + r, hi + r);
+        vr max = vr_keep(old + vr_set(SLACK), seen, vr_set(INFINITY), seen, old);
+        if (!vr_equal(old, max)) {
+            vr factor = vr_exp2(old - max);
+            sum = sum * factor;
+            for (int64_t d = 0; d < D; d++)
+                vr_store(f->ot + d * TILE + r, vr_load(f->ot + d * TILE + r) * factor);
+        }
         for (int64_t k = first; k < end; k++) {
             vr p = vr_exp2(vr_load(f->s + k * TILE + r) - max);
             vr_store(f->s + k * TILE + r, p);
@@ -60,8 +70,6 @@ static void softmax(struct forward *f, const struct spans *sp, int64_t k0, int64
         }
         vr_store(f->max + r, max);
         vr_store(f->sum + r, sum);
-        for (int64_t d = 0; d < D; d++)
-            vr_store(f->ot + d * TILE + r, vr_load(f->ot + d * TILE + r) * factor);
     }
 }
 

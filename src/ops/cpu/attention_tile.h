@@ -119,8 +119,8 @@ static void spans_set(struct spans *s, const struct lanes *x, int64_t k0, int64_
                 s->k0[g] = now.k0;
             s->k1[g] = now.k1;
         }
-        struct span *last = &s->at[s->n - 1];
-        if (s->n && last->k1 == now.k0 && last->l0 == now.l0 && last->l1 == now.l1)
+        struct span *last = s->n ? &s->at[s->n - 1] : NULL;
+        if (last && last->k1 == now.k0 && last->l0 == now.l0 && last->l1 == now.l1)
             last->k1 = now.k1;
         else
             s->at[s->n++] = now;

@@ -115,6 +115,20 @@ VINLINE vr vr_keep(vr lo, vr key, vr hi, vr x, vr other)
 #endif
 }
 
+/* Are all lanes equal? */
+VINLINE bool vr_equal(vr a, vr b)
+{
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ) == 0;
+#else
+    vri m = a != b;
+    int32_t any = 0;
+    for (int i = 0; i < W; i++)
+        any |= m[i];
+    return any == 0;
+#endif
+}
+
 #define EXP2_LOWEST (-100.0f)
 
 /* 2^x for x <= 126; 0 below EXP2_LOWEST, which no sum of fp32 probabilities can see, so that no denormal
