@@ -138,13 +138,6 @@ VINLINE int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Rows of a box are short and far apart: the processor does not see by itself what comes next. (Past the
- * end of the operand a prefetch does no harm.) */
-VINLINE void ahead(const enum kind kind, const struct dt_gemm_box *x, int64_t row, int64_t col)
-{
-    __builtin_prefetch((const char *)x->p + (row * x->ld + col) * (kind == WIDEN ? 2 : 4), 0, 3);
-}
-
 /* dst[i][j] = box[i][j], zeros up to `width` columns */
 VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width)
 {
@@ -167,61 +160,72 @@ VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt
     }
 }
 
-/* dst[j][i] = box[i][j], zeros up to `width` rows of the box */
-VINLINE void turn(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width)
+/* A block of `turn` at box[i][j]. Reads and writes go from row to row, where the processor does not see by
+ * itself what comes next: the same columns of the next rows of the box, and the next line of each row of
+ * dst unless these lie close together, in a panel. (Past an operand's end a prefetch does no harm.) */
+VINLINE void turn_block(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t i,
+                        int64_t j, int64_t width, const bool panel)
 {
-    for (int64_t i = 0; i < width; i += GV) {
-        int64_t w = least(GV, width - i), rows = least(w, x->rows - i);
-        for (int64_t j = 0; j < x->cols; j += GV) {
-            int64_t n = least(GV, x->cols - j);
-            gv r[GV];
-            if (rows == GV && n == GV) {
+    int64_t w = least(GV, width - i), rows = least(w, x->rows - i), n = least(GV, x->cols - j);
+    gv r[GV];
+    dst += j * ldd + i;
+    if (rows < GV || n < GV) {
+        for (int k = 0; k < GV; k++)
+            r[k] = k < rows ? load(kind, x->p, (i + k) * x->ld + j, n) : (gv){0};
+        transpose(r);
+        for (int k = 0; k < n; k++)
+            store(dst + k * ldd, r[k], w);
+        return;
+    }
 #pragma GCC unroll 16
-                for (int k = 0; k < GV; k++) {
-                    ahead(kind, x, i + k + GV, j);
-                    r[k] = load(kind, x->p, (i + k) * x->ld + j, GV);
-                }
-            } else {
-                for (int k = 0; k < GV; k++)
-                    r[k] = k < rows ? load(kind, x->p, (i + k) * x->ld + j, n) : (gv){0};
-            }
-            transpose(r);
-            if (w == GV && n == GV) {
+    for (int k = 0; k < GV; k++) {
+        int64_t at = (i + k) * x->ld + j;
+        __builtin_prefetch((const char *)x->p + (at + GV * x->ld) * (kind == WIDEN ? 2 : 4), 0, 3);
+        r[k] = load(kind, x->p, at, GV);
+    }
+    transpose(r);
 #pragma GCC unroll 16
-                for (int k = 0; k < GV; k++)
-                    store(dst + (j + k) * ldd + i, r[k], GV);
-            } else {
-                for (int k = 0; k < n; k++)
-                    store(dst + (j + k) * ldd + i, r[k], w);
-            }
-        }
+    for (int k = 0; k < GV; k++) {
+        store(dst + k * ldd, r[k], GV);
+        if (!panel)
+            __builtin_prefetch(dst + k * ldd + GV, 1, 3);
     }
 }
 
-static void pack(float *dst, int64_t ldd, const struct dt_gemm_box *x, bool trans, int64_t width)
+/* dst[j][i] = box[i][j], zeros up to `width` rows of the box */
+VINLINE void turn(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width,
+                  const bool panel)
+{
+    for (int64_t i = 0; i < width; i += GV)
+        for (int64_t j = 0; j < x->cols; j += GV)
+            turn_block(kind, dst, ldd, x, i, j, width, panel);
+}
+
+VINLINE void pack(float *dst, int64_t ldd, const struct dt_gemm_box *x, bool trans, int64_t width,
+                  const bool panel)
 {
     if (x->dtype == DT_BF16 && trans)
-        turn(WIDEN, dst, ldd, x, width);
+        turn(WIDEN, dst, ldd, x, width, panel);
     else if (x->dtype == DT_BF16)
         copy(WIDEN, dst, ldd, x, width);
     else if (x->round && trans)
-        turn(ROUND, dst, ldd, x, width);
+        turn(ROUND, dst, ldd, x, width, panel);
     else if (x->round)
         copy(ROUND, dst, ldd, x, width);
     else if (trans)
-        turn(COPY, dst, ldd, x, width);
+        turn(COPY, dst, ldd, x, width, panel);
     else
         copy(COPY, dst, ldd, x, width);
 }
 
 void DT_KERNEL(gemm_pack_a)(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans)
 {
-    pack(dst, ldd, box, trans, trans ? box->rows : box->cols);
+    pack(dst, ldd, box, trans, trans ? box->rows : box->cols, false);
 }
 
 void DT_KERNEL(gemm_pack_b)(void *dst, const struct dt_gemm_box *box, bool trans)
 {
-    pack(dst, NR, box, trans, NR);
+    pack(dst, NR, box, trans, NR, true);
 }
 
 /* ---- bf16 pairs ----------------------------------------------------------------------------------- */
