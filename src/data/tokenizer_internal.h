@@ -332,6 +332,8 @@ int dt_json_string(const json_t *j, const char *where, const char *key, const ch
 int dt_json_keys(const json_t *j, const char *where, const char *allowed);
 /* A tokenizer.json in memory; `name` stands for its path in messages. */
 int dt_tokenizer_parse(const char *text, size_t n, const char *name, struct dt_tokenizer **out);
+/* The same into a tokenizer that has its path (tokenizer_load.c). */
+int dt_tokenizer_load_text(struct dt_tokenizer *t, const char *text, size_t n);
 int dt_read_file(const char *path, size_t limit, struct dt_text *out);
 
 #endif
