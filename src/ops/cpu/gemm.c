@@ -239,21 +239,28 @@ static void run_plain(const struct job *job, int me)
 
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
-/* What the busiest thread does, in tiles' steps of k. To pack an element costs about a tenth of one; to fetch
- * packed elements from the shared buffer instead of the thread's own cache, a little. */
+/* What the busiest thread does, in tiles' steps of k (measured on two cores of a Sapphire Rapids): to pack an
+ * element costs about a tenth of one, half as much again where A is turned into the shared buffer, whose
+ * lines are often in another core's cache; to fetch a packed element from there, a fiftieth. */
 static double cost(const struct job *job, bool by_rows, int64_t grid_rows, int64_t grid_cols)
 {
     const struct dt_gemm *g = &job->g;
-    const double pack = 0.1, fetch = 0.02;
+    const double pack = 0.1, turn = 0.15, fetch = 0.02;
     double M = (double)g->M, N = (double)g->N, K = (double)g->K;
     int64_t mr = job->set->mr, nr = job->set->nr;
-    double slabs = (double)(((by_rows ? g->N : job->a_direct ? 1 : g->M) + SHARED_ROWS - 1) / SHARED_ROWS);
     int64_t high = ((g->M + mr - 1) / mr + grid_rows - 1) / grid_rows;
     int64_t wide = ((g->N + nr - 1) / nr + grid_cols - 1) / grid_cols;
+    double work = (double)(high * wide) * K;
     double a = job->a_direct ? 0 : M * K / job->threads;
-    double b = by_rows ? N * K / job->threads : (double)(wide * nr) * K;
-    double fetched = by_rows ? N * K * (double)((high * mr + PIECE - 1) / PIECE) : 0;
-    return (double)(high * wide) * K + pack * (by_rows ? a * slabs + b : a + b * slabs) + fetch * fetched;
+    double b = (double)(wide * nr) * K;
+    double slabs = (double)(((by_rows ? g->N : g->M) + SHARED_ROWS - 1) / SHARED_ROWS);
+    if (by_rows)
+        return work + pack * (a * slabs + N * K / job->threads) +
+               fetch * N * K * (double)((high * mr + PIECE - 1) / PIECE);
+    if (job->a_direct)
+        return work + pack * b;
+    return work + (g->a.trans ? turn : pack) * a + pack * b * slabs +
+           fetch * M * K * (double)((wide * nr + PIECE - 1) / PIECE);
 }
 
 static void choose(struct job *job)
