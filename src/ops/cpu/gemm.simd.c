@@ -181,10 +181,28 @@ VINLINE void prefetch_c(const struct dt_gemm_block *x, const int nv, int64_t i, 
     __builtin_prefetch(c + nv * GV - 1, 1, 3);
 }
 
-/* ---- fp32 -------------------------------------------------------------------------------------- */
+/* ---- A tile ------------------------------------------------------------------------------------ */
 
-VINLINE void step_f32(const int mr, const int nv, gv acc[MR][NV], const float *a, int64_t lda,
-                      const float *b)
+/* One step takes four bytes of every row of A: an fp32 element, or with `dot` a pair of bf16. */
+VINLINE gv multiply(const bool dot, float a, gv b, gv acc)
+{
+#ifdef DT_ISA_avx512bf16
+    if (dot)
+        return (gv)_mm512_dpbf16_ps((__m512)acc, (__m512bh)spread(a), (__m512bh)b);
+#endif
+    (void)dot;
+    return multiply_add(spread(a), b, acc);
+}
+
+VINLINE float four_bytes(const char *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+VINLINE void step(const bool dot, const int mr, const int nv, gv acc[MR][NV], const char *a, int64_t lda,
+                  const float *b)
 {
     gv row[NV];
 #pragma GCC unroll 3
@@ -192,19 +210,30 @@ VINLINE void step_f32(const int mr, const int nv, gv acc[MR][NV], const float *a
         row[v] = load(b + v * GV);
 #pragma GCC unroll 8
     for (int r = 0; r < mr; r++) {
-        gv s = spread(a[r * lda]);
+        float x = four_bytes(a + r * lda);
 #pragma GCC unroll 3
         for (int v = 0; v < nv; v++)
-            acc[r][v] = multiply_add(s, row[v], acc[r][v]);
+            acc[r][v] = multiply(dot, x, row[v], acc[r][v]);
     }
 }
 
-VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
-                      const struct ahead *ahead, struct cursor *cursor)
+/* An odd K leaves half a pair; packed B has zeros beside it, and A need not go on. */
+VINLINE void half_step(const int mr, const int nv, gv acc[MR][NV], const char *a, int64_t lda, const float *b)
 {
-    const float *a = (const float *)x->a + i * x->lda;
-    const float *b = (const float *)x->b + j * x->kc;
-    int64_t lda = x->lda, kc = x->kc, k = 0;
+    for (int r = 0; r < mr; r++) {
+        char pair[4] = {0};
+        memcpy(pair, a + r * lda, 2);
+        for (int v = 0; v < nv; v++)
+            acc[r][v] = multiply(true, four_bytes(pair), load(b + v * GV), acc[r][v]);
+    }
+}
+
+VINLINE void tile(const bool dot, const struct dt_gemm_block *x, const int mr, const int nv, int64_t i,
+                  int64_t j, const struct ahead *ahead, struct cursor *cursor)
+{
+    int64_t lda = x->lda * (dot ? 2 : 4), steps = dot ? x->kc / 2 : x->kc, k = 0;
+    const char *a = (const char *)x->a + i * lda;
+    const float *b = (const float *)x->b + j * (dot ? (x->kc + 1) / 2 : x->kc);
     gv acc[MR][NV];
 #pragma GCC unroll 8
     for (int r = 0; r < mr; r++)
@@ -212,70 +241,26 @@ VINLINE void tile_f32(const struct dt_gemm_block *x, const int mr, const int nv,
         for (int v = 0; v < nv; v++)
             acc[r][v] = (gv){0};
     for (int64_t n = 0; n < SEGMENTS; n++) {
-        int64_t end = (kc * (n + 1) / SEGMENTS) & ~(int64_t)3;
+        int64_t end = (steps * (n + 1) / SEGMENTS) & ~(int64_t)3;
         const char *p = ahead_of_segment(ahead, n);
-        int64_t step = ahead->bytes * ahead->rows * 4 / kc;
+        int64_t stride = ahead->bytes * ahead->rows * 4 / x->kc * (dot ? 2 : 1);
         if (n < mr)
             prefetch_c(x, nv, i + n, j);
         cursor_move(cursor);
         for (; k < end; k += 4) {
             __builtin_prefetch(p, 0, 2);
-            p += step;
+            p += stride;
 #pragma GCC unroll 4
             for (int u = 0; u < 4; u++)
-                step_f32(mr, nv, acc, a + k + u, lda, b + (k + u) * NR);
+                step(dot, mr, nv, acc, a + 4 * (k + u), lda, b + (k + u) * NR);
         }
     }
-    for (; k < kc; k++)
-        step_f32(mr, nv, acc, a + k, lda, b + k * NR);
+    for (; k < steps; k++)
+        step(dot, mr, nv, acc, a + 4 * k, lda, b + k * NR);
+    if (dot && (x->kc & 1))
+        half_step(mr, nv, acc, a + 4 * k, lda, b + k * NR);
     finish(x, mr, nv, acc, i, j);
 }
-
-/* ---- bf16 pairs -------------------------------------------------------------------------------- */
-
-#ifdef DT_ISA_avx512bf16
-VINLINE gv dot(gv acc, __m512i a, __m512i b)
-{
-    return (gv)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
-}
-
-VINLINE void tile_bf16(const struct dt_gemm_block *x, const int mr, const int nv, int64_t i, int64_t j,
-                       const struct ahead *ahead, struct cursor *cursor)
-{
-    const uint16_t *a = (const uint16_t *)x->a + i * x->lda;
-    int64_t lda = x->lda, pairs = x->kc / 2;
-    const uint32_t *b = (const uint32_t *)x->b + j * ((x->kc + 1) / 2);
-    gv acc[MR][NV];
-#pragma GCC unroll 8
-    for (int r = 0; r < mr; r++)
-#pragma GCC unroll 3
-        for (int v = 0; v < nv; v++)
-            acc[r][v] = (gv){0};
-    (void)ahead;
-    (void)cursor;
-    for (int64_t k = 0; k < pairs; k++) {
-        __m512i row[NV];
-#pragma GCC unroll 3
-        for (int v = 0; v < nv; v++)
-            row[v] = _mm512_loadu_si512(b + k * NR + v * GV);
-#pragma GCC unroll 8
-        for (int r = 0; r < mr; r++) {
-            int32_t pair;
-            memcpy(&pair, a + r * lda + 2 * k, 4);
-            __m512i s = _mm512_set1_epi32(pair);
-#pragma GCC unroll 3
-            for (int v = 0; v < nv; v++)
-                acc[r][v] = dot(acc[r][v], s, row[v]);
-        }
-    }
-    if (x->kc & 1) /* half a pair is left; packed B has zeros beside it */
-        for (int r = 0; r < mr; r++)
-            for (int v = 0; v < nv; v++)
-                acc[r][v] = dot(acc[r][v], _mm512_set1_epi32(a[r * lda + x->kc - 1]),
-                                _mm512_loadu_si512(b + pairs * NR + v * GV));
-    finish(x, mr, nv, acc, i, j);
-}
-#endif
 
 /* ---- A block ----------------------------------------------------------------------------------- */
 
@@ -293,70 +278,89 @@ VINLINE struct ahead look_ahead(const struct dt_gemm_block *x, int64_t element, 
     return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element, row_bytes};
 }
 
-/* Tiles come in a few sizes: the whole one, and for what is left at the edges 4 or 1 rows and fewer
- * registers. */
-#define DT_GEMM_TILES(kind, element)                                                              \
-    static __attribute__((noinline)) void full_##kind(const struct dt_gemm_block *x, int64_t i,   \
-                                                      int64_t j, struct cursor *cursor)           \
-    {                                                                                             \
-        struct ahead ahead = look_ahead(x, element, i, j);                                        \
-        tile_##kind(x, MR, NV, i, j, &ahead, cursor);                                             \
-    }                                                                                             \
-    VINLINE void rows_##kind(const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j,   \
-                             struct cursor *cursor)                                               \
-    {                                                                                             \
-        static const struct ahead none = {.rows = 1};                                             \
-        int64_t end = x->rows - i < MR ? x->rows : i + MR;                                        \
-        if (end - i == MR && nv < NV) {                                                           \
-            tile_##kind(x, MR, nv, i, j, &none, cursor);                                          \
-            return;                                                                               \
-        }                                                                                         \
-        for (; end - i >= 4; i += 4)                                                              \
-            tile_##kind(x, 4, nv, i, j, &none, cursor);                                           \
-        for (; i < end; i++)                                                                      \
-            tile_##kind(x, 1, nv, i, j, &none, cursor);                                           \
-    }                                                                                             \
-    static __attribute__((noinline)) void cut_##kind(const struct dt_gemm_block *x, int64_t i,    \
-                                                     int64_t j, struct cursor *cursor)            \
-    {                                                                                             \
-        int64_t cols = x->cols - j;                                                               \
-        if (cols > 2 * GV && NV == 3)                                                             \
-            rows_##kind(x, NV, i, j, cursor);                                                     \
-        else if (cols > GV)                                                                       \
-            rows_##kind(x, 2, i, j, cursor);                                                      \
-        else                                                                                      \
-            rows_##kind(x, 1, i, j, cursor);                                                      \
-    }                                                                                             \
-    static void any_##kind(const struct dt_gemm_block *x, int64_t i, int64_t j,                   \
-                           struct cursor *cursor)                                                 \
-    {                                                                                             \
-        if (x->rows - i >= MR && x->cols - j > NR - GV)                                           \
-            full_##kind(x, i, j, cursor);                                                         \
-        else                                                                                      \
-            cut_##kind(x, i, j, cursor);                                                          \
-    }                                                                                             \
-    static void block_##kind(const struct dt_gemm_block *x)                                       \
-    {                                                                                             \
-        struct cursor cursor = cursor_begin(x);                                                   \
-        if (x->panel_outer) {                                                                     \
-            for (int64_t j = 0; j < x->cols; j += NR)                                             \
-                for (int64_t i = 0; i < x->rows; i += MR)                                         \
-                    any_##kind(x, i, j, &cursor);                                                 \
-        } else {                                                                                  \
-            for (int64_t i = 0; i < x->rows; i += MR)                                             \
-                for (int64_t j = 0; j < x->cols; j += NR)                                         \
-                    any_##kind(x, i, j, &cursor);                                                 \
-        }                                                                                         \
+/* What is left at a block's edges goes in tiles of 8 (MR), 4 or 1 rows and as many registers as needed. */
+VINLINE void edge_rows(const bool dot, const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j,
+                       struct cursor *cursor)
+{
+    static const struct ahead none = {.rows = 1};
+    int64_t end = x->rows - i < MR ? x->rows : i + MR;
+    if (end - i == MR && nv < NV) {
+        tile(dot, x, MR, nv, i, j, &none, cursor);
+        return;
     }
+    for (; end - i >= 4; i += 4)
+        tile(dot, x, 4, nv, i, j, &none, cursor);
+    for (; i < end; i++)
+        tile(dot, x, 1, nv, i, j, &none, cursor);
+}
 
-DT_GEMM_TILES(f32, 4)
+VINLINE void edge(const bool dot, const struct dt_gemm_block *x, int64_t i, int64_t j, struct cursor *cursor)
+{
+    int64_t cols = x->cols - j;
+    if (cols > 2 * GV && NV == 3)
+        edge_rows(dot, x, NV, i, j, cursor);
+    else if (cols > GV)
+        edge_rows(dot, x, 2, i, j, cursor);
+    else
+        edge_rows(dot, x, 1, i, j, cursor);
+}
+
+typedef void tile_fn(const struct dt_gemm_block *x, int64_t i, int64_t j, struct cursor *cursor);
+
+VINLINE void block(const struct dt_gemm_block *x, tile_fn *whole, tile_fn *cut)
+{
+    struct cursor cursor = cursor_begin(x);
+    int64_t down = (x->rows + MR - 1) / MR, across = (x->cols + NR - 1) / NR;
+    for (int64_t n = 0; n < down * across; n++) {
+        int64_t i = (x->panel_outer ? n % down : n / across) * MR;
+        int64_t j = (x->panel_outer ? n / down : n % across) * NR;
+        if (x->rows - i >= MR && x->cols - j > NR - GV)
+            whole(x, i, j, &cursor);
+        else
+            cut(x, i, j, &cursor);
+    }
+}
+
+static __attribute__((noinline)) void whole_f32(const struct dt_gemm_block *x, int64_t i, int64_t j,
+                                                struct cursor *cursor)
+{
+    struct ahead ahead = look_ahead(x, 4, i, j);
+    tile(false, x, MR, NV, i, j, &ahead, cursor);
+}
+
+static __attribute__((noinline)) void cut_f32(const struct dt_gemm_block *x, int64_t i, int64_t j,
+                                              struct cursor *cursor)
+{
+    edge(false, x, i, j, cursor);
+}
+
+static void block_f32(const struct dt_gemm_block *x)
+{
+    block(x, whole_f32, cut_f32);
+}
 
 static const struct dt_gemm_set set_f32 = {
     MR, NR, 4, block_f32, DT_KERNEL(gemm_pack_a), DT_KERNEL(gemm_pack_b),
 };
 
 #ifdef DT_ISA_avx512bf16
-DT_GEMM_TILES(bf16, 2)
+static __attribute__((noinline)) void whole_bf16(const struct dt_gemm_block *x, int64_t i, int64_t j,
+                                                 struct cursor *cursor)
+{
+    struct ahead ahead = look_ahead(x, 2, i, j);
+    tile(true, x, MR, NV, i, j, &ahead, cursor);
+}
+
+static __attribute__((noinline)) void cut_bf16(const struct dt_gemm_block *x, int64_t i, int64_t j,
+                                               struct cursor *cursor)
+{
+    edge(true, x, i, j, cursor);
+}
+
+static void block_bf16(const struct dt_gemm_block *x)
+{
+    block(x, whole_bf16, cut_bf16);
+}
 
 static const struct dt_gemm_set set_bf16 = {
     MR, NR, 2, block_bf16, DT_KERNEL(gemm_pack_a16), DT_KERNEL(gemm_pack_b16),
