@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "ops/ops.h"
 
+#include <math.h>
 #include <omp.h>
 
 typedef double peak_fn(int64_t rounds);
@@ -22,14 +23,14 @@ static peak_fn *fma_loop(void)
     return dt_peak_f32_portable;
 }
 
-/* GFLOP/s of the team over one round; every thread starts when all are there */
+/* GFLOP/s of the team over one round, from the first thread's start to the last one's end */
 static double measure(peak_fn *loop, int64_t rounds)
 {
-    double flops = 0, begin = 0, end = 0;
-#pragma omp parallel num_threads(dt_ops_threads()) reduction(+ : flops) reduction(max : end)
+    double flops = 0, begin = INFINITY, end = 0;
+#pragma omp parallel num_threads(dt_ops_threads()) reduction(+ : flops) reduction(min : begin)       \
+    reduction(max : end)
     {
 #pragma omp barrier
-#pragma omp master
         begin = dt_clock_seconds();
         flops = loop(rounds);
         end = dt_clock_seconds();
@@ -39,10 +40,11 @@ static double measure(peak_fn *loop, int64_t rounds)
 
 double dt_ops_peak_gflops(enum dt_dtype compute, double seconds)
 {
+    peak_fn *fma = fma_loop();
     bool dot = compute == DT_BF16 && dt_kernels_find("avx512bf16");
     double best = 0, until = dt_clock_seconds() + seconds;
     do {
-        double gflops = measure(fma_loop(), 50000); /* a quarter of a millisecond to a few */
+        double gflops = measure(fma, 50000); /* a quarter of a millisecond to a few */
         best = gflops > best ? gflops : best;
         gflops = dot ? measure(dt_peak_bf16_avx512bf16, 50000) : 0;
         best = gflops > best ? gflops : best;
