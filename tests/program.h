@@ -55,7 +55,7 @@ __attribute__((format(printf, 1, 2))) static inline int program_run(const char *
     do {                                                                                                             \
         int program_code_ = program_run(__VA_ARGS__);                                                                \
         if (program_code_ != (code))                                                                                 \
-            fail_msg("exit code %d instead of %d of: " __VA_ARGS__, program_code_, (code)), (void)0;                 \
+            fail_msg("exit code %d instead of %d:\n%s", program_code_, (code), program_out);                 \
     } while (0)
 
 static inline void program_write(const char *name, const char *text)
@@ -92,7 +92,7 @@ static inline void program_tiny_run(void)
         int n = 5 + row * 7 % 55;
         for (int i = 0; i < n; i++) {
             x = x * 1103515245u + 12345u;
-            fprintf(f, "%s%u", i ? ", " : "", (unsigned)(i + row + (x >> 28)) % 128);
+            fprintf(f, "%s%u", i ? ", " : "", ((unsigned)(i + row) + (x >> 28)) % 128);
         }
         fputs("]}\n", f);
     }

@@ -240,12 +240,12 @@ static void run_plain(const struct job *job, int me)
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
 /* What the busiest thread does, in tiles' steps of k (measured on two cores of a Sapphire Rapids): to pack an
- * element costs about a tenth of one, half as much again where A is turned into the shared buffer, whose
- * lines are often in another core's cache; to fetch a packed element from there, a fiftieth. */
+ * element costs about a tenth of one, half as much again into the shared buffer, whose lines are often in
+ * another core's cache; to fetch a packed element from there, a fiftieth. */
 static double cost(const struct job *job, bool by_rows, int64_t grid_rows, int64_t grid_cols)
 {
     const struct dt_gemm *g = &job->g;
-    const double pack = 0.1, turn = 0.15, fetch = 0.02;
+    const double pack = 0.1, share = 0.15, fetch = 0.02;
     double M = (double)g->M, N = (double)g->N, K = (double)g->K;
     int64_t mr = job->set->mr, nr = job->set->nr;
     int64_t high = ((g->M + mr - 1) / mr + grid_rows - 1) / grid_rows;
@@ -255,11 +255,11 @@ static double cost(const struct job *job, bool by_rows, int64_t grid_rows, int64
     double b = (double)(wide * nr) * K;
     double slabs = (double)(((by_rows ? g->N : g->M) + SHARED_ROWS - 1) / SHARED_ROWS);
     if (by_rows)
-        return work + pack * (a * slabs + N * K / job->threads) +
+        return work + pack * a * slabs + share * N * K / job->threads +
                fetch * N * K * (double)((high * mr + PIECE - 1) / PIECE);
     if (job->a_direct)
         return work + pack * b;
-    return work + (g->a.trans ? turn : pack) * a + pack * b * slabs +
+    return work + share * a + pack * b * slabs +
            fetch * M * K * (double)((wide * nr + PIECE - 1) / PIECE);
 }
 
@@ -277,7 +277,7 @@ static void choose(struct job *job)
             job->grid_cols = job->threads / rows;
         }
     }
-    if (cost(job, true, job->threads, 1) < best)
+    if (cost(job, true, job->threads, 1) <= best)
         job->by_rows = true;
 }
 

@@ -9,13 +9,13 @@
 
 #include "program.h"
 
-static const char same_files[] =
-    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; do "
-    "cmp %s/checkpoints/step-00000020/$f %s/checkpoints/step-00000020/$f || exit 1; done";
+#define SAME_FILES                                                                                \
+    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; do " \
+    "cmp %s/checkpoints/step-00000020/$f %s/checkpoints/step-00000020/$f || exit 1; done"
 
 static void expect_same(const char *a, const char *b)
 {
-    program_expect(0, same_files, a, b);
+    program_expect(0, SAME_FILES, a, b);
 }
 
 static int open_run(void **state)
@@ -64,7 +64,7 @@ static void test_bfloat16(void **state)
     program_expect(0, "$D train run.yaml --output=b1 --train.dtype=bfloat16");
     program_expect(0, "$D train run.yaml --output=b2 --train.dtype=bfloat16 --threads=3 --train.recompute=block");
     expect_same("b1", "b2");
-    program_expect(1, same_files, "b1", "one"); /* and this comparison can fail */
+    program_expect(1, SAME_FILES, "b1", "one"); /* and this comparison can fail */
 }
 
 /* Every set that this machine can run, forced by name; the last loss stays near. */
