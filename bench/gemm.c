@@ -1,6 +1,6 @@
 /* How near the matrix multiplication comes to the machine's peak, on the shapes of a GPT-2 124M step with 1024
- * tokens (and a few thinner ones): prints one JSON line. The peak is measured in between, since other
- * work on the machine slows both; the best of many runs counts. Where oneDNN was found when the build was
+ * tokens (and a few thinner ones): prints one JSON line. The peak is measured beside each shape, since the
+ * clock rate and other work on the machine change; the best of many runs counts. Where oneDNN was found when the build was
  * configured, its matmul primitive runs beside ours on the same data.
  *
  *     bench/gemm [--threads N] [--set NAME] [--seconds S]        S: for each shape and type */
@@ -49,8 +49,6 @@ static const struct shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static double best_peak[2];
-
 static void *memory(size_t bytes)
 {
     const size_t huge = (size_t)2 << 20;
@@ -85,14 +83,16 @@ static void run_ours(void *context)
     dt_k->gemm(context);
 }
 
-/* Best GFLOP/s of each of n runners, taking turns with each other and with the peak */
-static void measure(const struct runner *runners, int n, double flops, enum dt_dtype compute, double seconds,
-                    double *best)
+/* GFLOP/s */
+struct result {
+    double ours, dnnl, peak;
+};
+
+/* The best of each of n runners, taking turns with each other and with the peak */
+static struct result measure(const struct runner *runners, int n, double flops, enum dt_dtype compute,
+                             double seconds)
 {
-    double until = dt_clock_seconds() + seconds;
-    double *peak = &best_peak[compute == DT_BF16];
-    for (int i = 0; i < n; i++)
-        best[i] = 0;
+    double until = dt_clock_seconds() + seconds, best[2] = {0}, peak = 0;
     for (int round = 0; round < 3 || dt_clock_seconds() < until; round++) {
         for (int i = 0; i < n; i++) {
             double t = dt_clock_seconds();
@@ -103,10 +103,10 @@ static void measure(const struct runner *runners, int n, double flops, enum dt_d
         }
         if (round % 4 == 0) {
             double p = dt_ops_peak_gflops(compute, 0.003);
-            if (p > *peak)
-                *peak = p;
+            peak = p > peak ? p : peak;
         }
     }
+    return (struct result){best[0], best[1], peak};
 }
 
 /* ---- oneDNN ------------------------------------------------------------------------------------ */
@@ -186,8 +186,8 @@ struct data {
     void *work;
 };
 
-static void bench_shape(const struct shape *s, const struct data *d, enum dt_dtype compute, double seconds,
-                        double best[2])
+static struct result bench_shape(const struct shape *s, const struct data *d, enum dt_dtype compute,
+                                 double seconds)
 {
     struct dt_gemm g = {
         .M = s->M, .N = s->N, .K = s->K,
@@ -197,15 +197,15 @@ static void bench_shape(const struct shape *s, const struct data *d, enum dt_dty
     };
     struct runner runners[2] = {{run_ours, &g}};
     double flops = 2.0 * (double)s->M * (double)s->N * (double)s->K;
-    best[1] = 0;
 #ifdef DT_BENCH_DNNL
     bool bf16 = compute == DT_BF16;
     struct dnnl x = dnnl_begin(s, bf16 ? (void *)d->a16 : d->a, bf16 ? (void *)d->b16 : d->b, d->c, bf16);
     runners[1] = (struct runner){dnnl_run, &x};
-    measure(runners, 2, flops, compute, seconds, best);
+    struct result r = measure(runners, 2, flops, compute, seconds);
     dnnl_end(&x);
+    return r;
 #else
-    measure(runners, 1, flops, compute, seconds, best);
+    return measure(runners, 1, flops, compute, seconds);
 #endif
 }
 
@@ -228,6 +228,13 @@ static struct data prepare(void)
         memcpy(&d.b16[i], (char *)&d.b[i] + 2, 2);
     }
     return d;
+}
+
+static void print_result(const char *type, const struct result *r)
+{
+    printf(",\"%s\":%.1f,\"%s_of_peak\":%.3f", type, r->ours, type, r->ours / r->peak);
+    if (r->dnnl > 0)
+        printf(",\"%s_onednn\":%.1f,\"%s_to_onednn\":%.3f", type, r->dnnl, type, r->ours / r->dnnl);
 }
 
 int main(int argc, char **argv)
@@ -253,23 +260,22 @@ int main(int argc, char **argv)
     }
     dt_ops_set_threads(threads);
     struct data d = prepare();
-    static double best[SHAPES][2][2]; /* [shape][fp32, bf16][ours, oneDNN's] */
+    static struct result results[SHAPES][2];
+    double peak[2] = {0};
     for (int i = 0; i < SHAPES; i++)
-        for (int t = 0; t < 2; t++)
-            bench_shape(&shapes[i], &d, t ? DT_BF16 : DT_F32, seconds, best[i][t]);
-    printf("{\"bench\":\"gemm\",\"set\":\"%s\",\"threads\":%d,\"peak_f32\":%.1f,\"peak_bf16\":%.1f,\"shapes\":[",
-           dt_k->name, dt_ops_threads(), best_peak[0], best_peak[1]);
+        for (int t = 0; t < 2; t++) {
+            results[i][t] = bench_shape(&shapes[i], &d, t ? DT_BF16 : DT_F32, seconds);
+            peak[t] = results[i][t].peak > peak[t] ? results[i][t].peak : peak[t];
+        }
+    printf("{\"bench\":\"gemm\",\"set\":\"%s\",\"threads\":%d,\"peak_f32\":%.1f,\"peak_bf16\":%.1f,",
+           dt_k->name, dt_ops_threads(), peak[0], peak[1]);
+    printf("\"shapes\":[");
     for (int i = 0; i < SHAPES; i++) {
         const struct shape *s = &shapes[i];
         printf("%s{\"name\":\"%s\",\"M\":%lld,\"N\":%lld,\"K\":%lld", i ? "," : "", s->name, (long long)s->M,
                (long long)s->N, (long long)s->K);
-        for (int t = 0; t < 2; t++) {
-            const char *type = t ? "bf16" : "f32";
-            printf(",\"%s\":%.1f,\"%s_of_peak\":%.3f", type, best[i][t][0], type, best[i][t][0] / best_peak[t]);
-            if (best[i][t][1] > 0)
-                printf(",\"%s_onednn\":%.1f,\"%s_to_onednn\":%.3f", type, best[i][t][1], type,
-                       best[i][t][0] / best[i][t][1]);
-        }
+        print_result("f32", &results[i][0]);
+        print_result("bf16", &results[i][1]);
         printf("}");
     }
     printf("]}\n");
