@@ -72,6 +72,9 @@ int dt_control_local(const struct dt_optimizer *optimizer, int64_t spaces, struc
 
 /* SIGTERM, SIGINT and SIGUSR1 ask to stop at the next step boundary; a second one ends the process with 75 at once. */
 void dt_signals_install(void);
+/* The first step is about to begin. Until then there is nothing to save, however long data is prepared: a signal
+ * ends the process with 75 at once. */
+void dt_signals_steps_begin(void);
 bool dt_signals_stop_asked(void);
 const char *dt_signals_name(void); /* of the first one that came; NULL: none */
 

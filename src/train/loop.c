@@ -61,8 +61,11 @@ static int take_steps(struct dt_run *r, bool *stop)
         if (!*stop)
             DT_TRY(evaluate_due(r, step, stop));
         *stop = *stop || r->control.stop_asked(r->control.self);
-        if (save_due(r, step, *stop))
+        if (save_due(r, step, *stop)) {
             dt_run_save(r, step);
+            /* Asked for while saving: this save will do, if it worked. */
+            *stop = *stop || (!r->save_failed && r->control.stop_asked(r->control.self));
+        }
         if (step == r->steps)
             *stop = false; /* nothing remains */
     }
@@ -110,6 +113,7 @@ static int train(struct dt_run *r)
     }
     measure_peak(r);
     dt_run_metric_event(r, r->first > 0 ? "resumed" : "started", r->first, NULL);
+    dt_signals_steps_begin();
     DT_TRY(take_steps(r, &stop));
     return finish(r, stop);
 }

@@ -17,8 +17,15 @@ int dt_run_metrics_open(struct dt_run *r)
     char path[DT_PATH];
     DT_TRY(dt_path_join(path, r->config->output, "metrics.jsonl"));
     r->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    r->metrics = fopen(path, "ae");
-    return r->metrics ? DT_OK : dt_file_fail("open", path);
+    r->metrics = fopen(path, "a+e");
+    if (!r->metrics)
+        return dt_file_fail("open", path);
+    /* A line that a crash cut short must not swallow the next one. */
+    if (fseek(r->metrics, -1, SEEK_END) == 0 && getc(r->metrics) != '\n')
+        putc('\n', r->metrics);
+    fseek(r->metrics, 0, SEEK_END);
+    r->metrics_size = ftell(r->metrics);
+    return DT_OK;
 }
 
 int64_t dt_run_resident_bytes(const struct dt_run *r)
@@ -35,11 +42,17 @@ static void end_line(struct dt_run *r)
 {
     static bool told;
     fputc('\n', r->metrics);
-    if (fflush(r->metrics) == 0)
+    if (fflush(r->metrics) == 0) {
+        r->metrics_size = ftell(r->metrics);
         return;
+    }
+    int why = errno;
     clearerr(r->metrics);
+    /* Half a line must not stay in front of the next one that fits. */
+    bool whole = ftruncate(fileno(r->metrics), r->metrics_size) == 0;
     if (!told)
-        dt_warn("metrics.jsonl cannot be written (%s); training goes on without", strerror(errno));
+        dt_warn("metrics.jsonl cannot be written (%s)%s; training goes on without", strerror(why),
+                whole ? "" : " and ends in half a line");
     told = true;
 }
 

@@ -35,6 +35,7 @@ struct dt_run {
     struct dt_run_lock lock;
     bool locked;
     FILE *metrics;            /* OUTPUT/metrics.jsonl; NULL: not open */
+    long metrics_size;        /* up to its last whole line */
     int statm;                /* /proc/self/statm, -1 */
     int64_t first;            /* last step done before this start */
     int64_t steps;            /* of the whole run */

@@ -56,12 +56,43 @@ static int count_start(const struct dt_run *r)
     return DT_OK;
 }
 
+/* What a killed start left of files that were being written (base/file.c, data/writer.c name them). `names` begin
+ * with one of `stems`, or any when there are none, and go on with `mark` and a process id. */
+static int clean_files(const char *dir, const char *const *stems, const char *mark)
+{
+    struct dt_names names;
+    if (!dt_file_is_dir(dir))
+        return DT_OK;
+    DT_TRY(dt_dir_list(dir, &names));
+    for (size_t i = 0; i < names.count; i++) {
+        char path[DT_PATH];
+        const char *name = names.names[i], *at = strstr(name, mark);
+        bool ours = at && at[strlen(mark) + strspn(at + strlen(mark), "0123456789")] == '\0' && !stems;
+        for (int k = 0; at && stems && stems[k]; k++)
+            ours |= strlen(stems[k]) == (size_t)(at - name) && strncmp(stems[k], name, (size_t)(at - name)) == 0;
+        if (ours && dt_path_join(path, dir, name) >= 0 && unlink(path) == 0)
+            dt_info("removed %s, left by a run that was killed", path);
+    }
+    dt_names_free(&names);
+    return DT_OK;
+}
+
+static int clean(const struct dt_run *r)
+{
+    static const char *const written[] = {".starts", "config.yaml", NULL};
+    char cache[DT_PATH];
+    DT_TRY(dt_path_join(cache, r->config->output, "cache"));
+    DT_TRY(clean_files(r->config->output, written, ".tmp-"));
+    DT_TRY(clean_files(cache, NULL, ".tmp."));
+    return dt_checkpoint_clean(r->checkpoints);
+}
+
 /* Decides where the run goes on: r->first. */
 static int find_start(struct dt_run *r, char checkpoint[DT_PATH])
 {
     const struct dt_run_config *c = r->config;
     char moved[DT_PATH], yaml[DT_PATH];
-    DT_TRY(dt_checkpoint_clean(r->checkpoints));
+    DT_TRY(clean(r));
     if (r->options->start_over) {
         DT_TRY(dt_checkpoint_set_aside(r->checkpoints, moved));
         if (moved[0])

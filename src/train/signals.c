@@ -3,19 +3,32 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t first; /* number of the first signal that came */
+static volatile sig_atomic_t first;    /* number of the first signal that came */
+static volatile sig_atomic_t stepping; /* there is something to save */
 
+static void leave(const char *words)
+{
+    ssize_t ignored = write(STDERR_FILENO, words, strlen(words));
+    (void)ignored;
+    _exit(75);
+}
+
+/* In the handler, because code that prepares data looks nowhere for signals. What a start leaves half done when it
+ * is left in the middle, the next one cleans up, as after a SIGKILL. */
 static void on_signal(int number)
 {
-    static const char again[] = "\nductile: second signal, leaving now; the newest checkpoint stands\n";
-    if (first) {
-        ssize_t ignored = write(STDERR_FILENO, again, sizeof again - 1);
-        (void)ignored;
-        _exit(75);
-    }
-    first = number;
+    bool again = first != 0;
+    if (!again)
+        first = number;
+    if (again)
+        leave("\nductile: second signal, leaving now; the newest checkpoint stands\n");
+    if (!stepping)
+        leave(number == SIGTERM  ? "\nductile: stopped by SIGTERM before the first step; the same command goes on\n"
+              : number == SIGINT ? "\nductile: stopped by SIGINT before the first step; the same command goes on\n"
+                                 : "\nductile: stopped by SIGUSR1 before the first step; the same command goes on\n");
 }
 
 void dt_signals_install(void)
@@ -25,6 +38,11 @@ void dt_signals_install(void)
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaction(numbers[i], &action, NULL);
+}
+
+void dt_signals_steps_begin(void)
+{
+    stepping = 1;
 }
 
 bool dt_signals_stop_asked(void)

@@ -7,6 +7,7 @@
  *   DT_FAULT_DO=kill          SIGKILL before the operation
  *              =half          a write writes half of its bytes first; others as kill
  *              =ERRNO         a number: the operation fails with it
+ *              =stop          SIGSTOP before the operation; on SIGCONT it goes on in peace
  *   DT_FAULT_STICKY=1         all later ones fail as well
  *   DT_FAULT_LOG=FILE         a line "k operation path" each, before it happens
  *   DT_FAULT_NO_EXCHANGE=1    RENAME_EXCHANGE is refused, as on file systems that lack it */
@@ -28,7 +29,7 @@ static char names[FDS][512]; /* of counted descriptors; "" for others */
 static const char *under;
 static long at, counted;
 static int fail_with; /* 0: kill */
-static bool half, sticky, no_exchange;
+static bool half, stop, sticky, no_exchange;
 static int log_fd = -1;
 
 __attribute__((constructor)) static void setup(void)
@@ -37,6 +38,7 @@ __attribute__((constructor)) static void setup(void)
     under = getenv("DT_FAULT_UNDER");
     at = getenv("DT_FAULT_AT") ? atol(getenv("DT_FAULT_AT")) : 0;
     half = action && strcmp(action, "half") == 0;
+    stop = action && strcmp(action, "stop") == 0;
     fail_with = action ? atoi(action) : 0;
     sticky = getenv("DT_FAULT_STICKY") != NULL;
     no_exchange = getenv("DT_FAULT_NO_EXCHANGE") != NULL;
@@ -66,6 +68,10 @@ static bool meet(const char *operation, const char *path)
     }
     if (at == 0 || k < at || (k > at && !sticky))
         return false;
+    if (stop) {
+        kill(getpid(), SIGSTOP);
+        return false;
+    }
     if (fail_with == 0)
         kill(getpid(), SIGKILL);
     errno = fail_with;
