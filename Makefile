@@ -53,8 +53,10 @@ lint: test-deps
 	scripts/check-includes.sh
 	scripts/lint.sh $(BUILD)-test
 
+# bin/ductile, lib/libductile.so, include/ductile, lib/pkgconfig/ductile.pc below DESTDIR/PREFIX.
 install: all
-	cmake --install $(BUILD) --prefix "$(DESTDIR)$(PREFIX)"
+	ninja -C $(BUILD) -j$(JOBS) ductile_library
+	DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-test $(BUILD)-san

@@ -2,47 +2,13 @@
 #include "cli/model_options.h"
 
 #include "base/arena.h"
-#include "train/session.h"
+#include "train/evaluate.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Micro-batches of up to so many tokens; a longer sequence makes its own. */
-#define TOKENS 4096
-
-struct evaluation_of {
-    struct dt_session session;
-    struct dt_tokenizer *tokenizer;
-    struct dt_dataset *data;
-    struct dt_executor executor;
-    struct dt_evaluation result;
-};
-
-static int64_t longest(const struct dt_dataset *d)
-{
-    int64_t most = 1;
-    for (int64_t i = 0; i < dt_dataset_samples(d); i++)
-        if (dt_dataset_length(d, i) > most)
-            most = dt_dataset_length(d, i);
-    return most;
-}
-
-static int open_data(struct dt_cli *cli, struct evaluation_of *e)
-{
-    const struct dt_arch *arch = e->session.arch;
-    const char *file = dt_cli_string(cli, "data");
-    int64_t length = dt_cli_int(cli, "max-length");
-    struct dt_data_options o = {
-        .files = &file, .file_count = 1, .tokenizer = e->tokenizer, .vocab_size = arch->V,
-        .max_length = length > 0 ? length : arch->positions, .format = dt_cli_string(cli, "format"),
-        .chat_template = dt_cli_string(cli, "chat-template"), .model_dir = e->session.path,
-    };
-    DT_TRY(dt_end_of_text(dt_cli_string(cli, "end-of-text"), arch, e->tokenizer, &o.end_of_text));
-    return dt_dataset_open(&o, &e->data);
-}
-
 /* Everything in one batch, so that one pass leaves the gradient of the whole in the state. */
-static int gradients(struct evaluation_of *e)
+static int gradients(struct dt_file_evaluation *e, struct dt_evaluation *out)
 {
     struct dt_global_batch batch;
     int64_t n = dt_dataset_samples(e->data), *samples, tokens = dt_dataset_tokens(e->data);
@@ -54,8 +20,8 @@ static int gradients(struct evaluation_of *e)
     if (rc >= 0) {
         dt_global_batch_read(&batch, e->data, samples, n);
         rc = dt_executor_gradients(&e->executor, &batch, &loss);
-        e->result = (struct dt_evaluation){.loss = loss, .tokens = batch.loss_tokens, .sequences = n,
-                                           .bytes = dt_dataset_bytes(e->data)};
+        *out = (struct dt_evaluation){
+            .loss = loss, .tokens = batch.loss_tokens, .sequences = n, .bytes = dt_dataset_bytes(e->data)};
         dt_global_batch_free(&batch);
     }
     free(samples);
@@ -63,7 +29,7 @@ static int gradients(struct evaluation_of *e)
 }
 
 /* Gradients of the mean, under the parameters' names. */
-static int save_gradients(const struct evaluation_of *e, const char *path)
+static int save_gradients(const struct dt_file_evaluation *e, int64_t tokens, const char *path)
 {
     const struct dt_arch *arch = e->session.arch;
     struct dt_tensor_spec *specs;
@@ -77,7 +43,7 @@ static int save_gradients(const struct evaluation_of *e, const char *path)
         const struct dt_tensor *t = &arch->tensors[i];
         float *g = e->executor.model.gradient[i];
         for (int64_t j = 0; j < t->rows * t->cols; j++)
-            g[j] = (float)(g[j] / (double)e->result.tokens);
+            g[j] = (float)(g[j] / (double)tokens);
         specs[i] = (struct dt_tensor_spec){.name = t->name, .dtype = DT_F32, .rank = t->rank};
         specs[i].shape[0] = t->rank == 1 ? t->cols : t->rows;
         specs[i].shape[1] = t->cols;
@@ -89,25 +55,25 @@ static int save_gradients(const struct evaluation_of *e, const char *path)
     return rc;
 }
 
-static int evaluate(struct dt_cli *cli, struct evaluation_of *e, enum dt_dtype compute)
+static int evaluate(struct dt_cli *cli, struct dt_file_evaluation *e, enum dt_dtype compute,
+                    struct dt_evaluation *out)
 {
     const char *grads = dt_cli_string(cli, "grads");
-    DT_TRY(dt_session_open(cli->arguments[0], grads ? DT_STATE_GRADIENTS : DT_STATE_WEIGHTS, &e->session));
-    DT_TRY(dt_tokenizer_of(e->session.path, e->session.arch, &e->tokenizer));
-    DT_TRY(open_data(cli, e));
-    int64_t most = longest(e->data), all = dt_dataset_tokens(e->data);
-    int64_t tokens = most > TOKENS ? most : TOKENS;
-    if (tokens > all)
-        tokens = all;
-    struct dt_executor_options o = {
-        .compute = compute, .train = grads != NULL, .microbatch_tokens = tokens, .positions = most,
-        .max_sequences = grads ? dt_dataset_samples(e->data) : tokens, .max_tokens = grads ? all : tokens,
+    struct dt_file_options o = {
+        .model = cli->arguments[0],
+        .data = dt_cli_string(cli, "data"),
+        .format = dt_cli_string(cli, "format"),
+        .chat_template = dt_cli_string(cli, "chat-template"),
+        .end_of_text = dt_cli_string(cli, "end-of-text"),
+        .max_length = dt_cli_int(cli, "max-length"),
+        .compute = compute,
+        .gradients = grads != NULL,
     };
-    DT_TRY(dt_executor_open(&e->session.state, &o, &e->executor));
+    DT_TRY(dt_file_evaluation_open(&o, e));
     if (!grads)
-        return dt_evaluate(&e->executor, e->data, 0, NULL, true, &e->result);
-    DT_TRY(gradients(e));
-    return save_gradients(e, grads);
+        return dt_evaluate(&e->executor, e->data, 0, NULL, true, out);
+    DT_TRY(gradients(e, out));
+    return save_gradients(e, out->tokens, grads);
 }
 
 static int print(struct dt_cli *cli, const struct dt_evaluation *r)
@@ -129,16 +95,14 @@ static int print(struct dt_cli *cli, const struct dt_evaluation *r)
 
 static int run(struct dt_cli *cli)
 {
-    struct evaluation_of e = {0};
+    struct dt_file_evaluation e = {0};
+    struct dt_evaluation result;
     enum dt_dtype compute;
     DT_TRY(dt_cli_model_options(cli, &compute));
-    int rc = evaluate(cli, &e, compute);
+    int rc = evaluate(cli, &e, compute, &result);
     if (rc >= 0)
-        rc = print(cli, &e.result);
-    dt_executor_close(&e.executor);
-    dt_dataset_close(e.data);
-    dt_tokenizer_close(e.tokenizer);
-    dt_session_close(&e.session);
+        rc = print(cli, &result);
+    dt_file_evaluation_close(&e);
     return rc;
 }
 
