@@ -24,10 +24,10 @@ static int put_trainer(const struct dt_run *r, int64_t step, struct dt_checkpoin
     snprintf(hash[0], sizeof hash[0], "%016llx", (unsigned long long)r->arch->hash);
     snprintf(hash[1], sizeof hash[1], "%016llx", (unsigned long long)dt_dataset_hash(r->train));
     snprintf(hash[2], sizeof hash[2], "%016llx", (unsigned long long)r->executor.plan_hash);
-    json_t *o = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "version", 1, "ductile", DT_VERSION, "step",
+    json_t *o = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "version", 1, "ductile", DT_VERSION, "step",
                           (json_int_t)step, "steps", (json_int_t)r->steps, "samples", (json_int_t)r->samples, "tokens",
                           (json_int_t)r->tokens, "seed", (json_int_t)r->config->seed, "arch", hash[0], "data", hash[1],
-                          "plan", hash[2]);
+                          "plan", hash[2], "kernels", dt_k->name);
     if (!o)
         return DT_FAIL(DT_E_MEMORY, "cannot write trainer.json: out of memory");
     int rc = dt_checkpoint_put_json(w, "trainer.json", o);

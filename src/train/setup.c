@@ -254,6 +254,10 @@ static int load_checkpoint(struct dt_run *r, const char *path)
     DT_TRY(dt_checkpoint_open(path, &c));
     DT_CHECK(done, rc, same(c.trainer, "arch", r->arch->hash, r, "model"));
     DT_CHECK(done, rc, same(c.trainer, "data", dt_dataset_hash(r->train), r, "data"));
+    const char *kernels = json_string_value(json_object_get(c.trainer, "kernels"));
+    if (kernels && strcmp(kernels, dt_k->name) != 0)
+        dt_warn("the checkpoint was trained with kernel set %s, this run uses %s: results will differ in the last bits",
+                kernels, dt_k->name);
     DT_CHECK(done, rc, dt_state_load_checkpoint(&r->state, &c));
     r->samples = json_integer_value(json_object_get(c.trainer, "samples"));
     r->tokens = json_integer_value(json_object_get(c.trainer, "tokens"));

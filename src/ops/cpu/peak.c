@@ -51,18 +51,3 @@ double dt_ops_peak_gflops(enum dt_dtype compute, double seconds)
     } while (dt_clock_seconds() < until);
     return best;
 }
-
-bool dt_peak_dot_pays(void)
-{
-    enum { TRIES = 20, ROUNDS = 2000 };
-    double fma = 0, dot = 0;
-    for (int i = 0; i < TRIES; i++) {
-        double t = dt_clock_seconds(), flops = dt_peak_f32_avx512(ROUNDS);
-        double mid = dt_clock_seconds(), rate = flops / (mid - t);
-        fma = rate > fma ? rate : fma;
-        flops = dt_peak_bf16_avx512bf16(ROUNDS);
-        rate = flops / (dt_clock_seconds() - mid);
-        dot = rate > dot ? rate : dot;
-    }
-    return dot > fma;
-}
