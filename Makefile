@@ -4,6 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 RUNS ?= 10000000
 JOBS ?= $(shell nproc)
+ARGS ?=
 
 .PHONY: all deps run test test-deps test-long fuzz bench install lint sanitize clean
 
@@ -15,10 +16,11 @@ deps:
 	scripts/install-deps.sh build
 
 # A corpus from Debian's bible-kjv and jargon-text, a small Llama trained on it, a sample from it.
+# ARGS="--train.steps=60" and the like go to `ductile train`.
 run:
 	scripts/install-deps.sh build corpus
 	$(MAKE) --no-print-directory all
-	examples/bible/run.sh $(BUILD)/ductile
+	examples/bible/run.sh $(BUILD)/ductile runs/bible $(ARGS)
 
 test-deps:
 	scripts/install-deps.sh build test

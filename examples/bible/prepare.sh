@@ -4,7 +4,7 @@
 set -eu
 out=$1
 mkdir -p "$out"
-[ -s "$out/eval.jsonl" ] && exit 0
+[ -s "$out/train.txt" ] && exit 0 # written last
 
 # A text on standard input whose rows are closed by a line "\f" -> JSONL. Held-out rows go to a second file.
 rows() {
@@ -28,7 +28,14 @@ bible -f gen1:1-rev22:21 </dev/null |
 # An entry begins with a line "   :name: ..."; minimal images leave documentation out, the package still has it.
 jargon=/usr/share/doc/jargon-text/jargon.txt.gz
 if [ ! -s $jargon ]; then
-    (cd "$out" && apt-get download -qq jargon-text && dpkg-deb -x jargon-text_*.deb package && rm jargon-text_*.deb)
+    rm -rf "$out/package"
+    mkdir "$out/package"
+    # As root apt would warn that its own user cannot write here.
+    (cd "$out/package" && apt-get download -qq -o APT::Sandbox::User=root jargon-text && dpkg-deb -x jargon-text_*.deb .) || {
+        echo "prepare.sh: this machine leaves out documentation, and the package jargon-text cannot be fetched;" \
+            "run apt-get update, then this again" >&2
+        exit 1
+    }
     jargon=$out/package$jargon
 fi
 gzip -dc "$jargon" |
@@ -36,4 +43,6 @@ gzip -dc "$jargon" |
     rows "$out/jargon.train.jsonl" "$out/jargon.eval.jsonl"
 cat "$out/bible.train.jsonl" "$out/jargon.train.jsonl" > "$out/train.jsonl"
 # What the tokenizer learns from: the training texts as text.
-sed -e 's/^{"text": "//' -e 's/"}$//' -e 's/\\n/\n/g' -e 's/\\"/"/g' -e 's/\\\\/\\/g' "$out/train.jsonl" > "$out/train.txt"
+sed -e 's/^{"text": "//' -e 's/"}$//' -e 's/\\n/\n/g' -e 's/\\"/"/g' -e 's/\\\\/\\/g' "$out/train.jsonl" > "$out/train.tmp"
+mv "$out/train.tmp" "$out/train.txt"
+rm -rf "$out/package"

@@ -1,9 +1,10 @@
 #!/bin/sh
-# From two Debian packages to a small Llama that writes. usage: run.sh PATH/TO/ductile [DIR]
+# From two Debian packages to a small Llama that writes. usage: run.sh PATH/TO/ductile [DIR [--section.key=value ...]]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 ductile=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 dir=${2:-runs/bible}
+shift $(($# < 2 ? $# : 2))
 mkdir -p "$dir/model"
 dir=$(cd "$dir" && pwd)
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -17,7 +18,7 @@ if [ ! -s "$dir/model/tokenizer.json" ]; then
     "$ductile" tokenize --train --vocab-size 4096 -o "$dir/model" "$dir/corpus/train.txt"
 fi
 say "training -> $dir/run"
-"$ductile" train "$dir/run.yaml"
+"$ductile" train "$dir/run.yaml" "$@"
 say "held-out chapters of the Bible (xz -9e: 1.92 bits per byte for the last 200 KB after the rest, 2.28 alone)"
 "$ductile" eval "$dir/run" --data "$dir/corpus/eval.jsonl" --max-length 512
 say "a sample"
