@@ -14,9 +14,20 @@ static int64_t longest(const struct dt_dataset *d)
     return most;
 }
 
+/* Learned positions end with their table; dynamic RoPE would stretch the short sequences by the longest. */
+static int check_positions(const struct dt_file_options *o, const struct dt_arch *arch)
+{
+    bool bounded = arch->learned_positions || arch->rope.kind == DT_ROPE_DYNAMIC;
+    if (!bounded || o->max_length <= arch->positions)
+        return DT_OK;
+    return DT_FAIL(DT_E_USAGE, "a max_length of %lld, but %s has %lld positions; give at most that",
+                   (long long)o->max_length, o->model, (long long)arch->positions);
+}
+
 static int open_data(const struct dt_file_options *o, struct dt_file_evaluation *e)
 {
     const struct dt_arch *arch = e->session.arch;
+    DT_TRY(check_positions(o, arch));
     struct dt_data_options d = {
         .files = &o->data,
         .file_count = 1,

@@ -107,6 +107,7 @@ static int train(struct dt_run *r)
         return DT_OK;
     }
     if (r->first >= r->steps) {
+        dt_run_forget_starts(r);
         dt_info("nothing to do: step %lld of %lld is already saved; raise train.steps to go on", (long long)r->first,
                 (long long)r->steps);
         return DT_OK;

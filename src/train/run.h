@@ -51,6 +51,8 @@ int dt_train_run(const struct dt_run_config *config, const struct dt_train_optio
 /* ---- what the files of this part share ---- */
 int dt_run_open(struct dt_run *r, const struct dt_run_config *config, const struct dt_train_options *options);
 void dt_run_close(struct dt_run *r);
+/* A start that finds nothing to do is no start without progress. */
+void dt_run_forget_starts(const struct dt_run *r);
 /* Saves state after `step`, then deletes by retention. A failure is told in one line and remembered in the run. */
 void dt_run_save(struct dt_run *r, int64_t step);
 int dt_run_metrics_open(struct dt_run *r);

@@ -56,6 +56,13 @@ static int count_start(const struct dt_run *r)
     return DT_OK;
 }
 
+void dt_run_forget_starts(const struct dt_run *r)
+{
+    char path[DT_PATH];
+    if (dt_path_join(path, r->config->output, ".starts") >= 0)
+        unlink(path);
+}
+
 /* What a killed start left of files that were being written (base/file.c, data/writer.c name them). `names` begin
  * with one of `stems`, or any when there are none, and go on with `mark` and a process id. */
 static int clean_files(const char *dir, const char *const *stems, const char *mark)
