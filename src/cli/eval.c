@@ -81,9 +81,10 @@ static int print(struct dt_cli *cli, const struct dt_evaluation *r)
     double loss = r->loss / (double)r->tokens;
     double bits = r->bytes > 0 ? r->loss / log(2) / (double)r->bytes : 0;
     if (cli->json) {
-        json_t *o = json_pack("{s:f, s:I, s:I}", "loss", loss, "tokens", (json_int_t)r->tokens, "sequences",
+        json_t *mean = isfinite(loss) ? json_real(loss) : json_null(); /* JSON has no NaN */
+        json_t *o = json_pack("{s:o, s:I, s:I}", "loss", mean, "tokens", (json_int_t)r->tokens, "sequences",
                               (json_int_t)r->sequences);
-        if (o && bits > 0)
+        if (o && isfinite(bits) && bits > 0)
             json_object_set_new(o, "bits_per_byte", json_real(bits));
         return dt_cli_json(cli, o);
     }

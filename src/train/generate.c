@@ -74,6 +74,10 @@ int dt_generator_feed(struct dt_generator *g, const int32_t *ids, int64_t n)
     int64_t V = g->model.arch->V;
     const float *row = dt_model_logits(&g->model, last - 1, 1);
     dt_k->copy(g->logits, DT_F32, V, row, DT_F32, V, 1, V);
+    for (int64_t i = 0; i < V; i++)
+        if (isnan(g->logits[i]))
+            return DT_FAIL(DT_E_NUMERIC, "the logits after %lld tokens are not numbers: the weights are damaged or "
+                           "overflow", (long long)g->cache.length);
     return DT_OK;
 }
 

@@ -56,11 +56,27 @@ static void test_done_stays_done(void **state)
     assert_non_null(strstr(program_out, "nothing to do"));
 }
 
+/* Weights that are no numbers: said, never dressed up as a token or as a lack of memory. */
+static void test_nan_weights(void **state)
+{
+    (void)state;
+    /* Every byte behind the header becomes 0xff, which is NaN in every dtype. */
+    program_expect(0, "mkdir -p nan && cp " MODELS "/llama_default/config.json nan && "
+                      "f=" MODELS "/llama_default/model.safetensors && n=$(od -An -t u8 -N 8 $f | tr -d ' ') && "
+                      "all=$(stat -c %%s $f) && { head -c $((n + 8)) $f; head -c $((all - n - 8)) /dev/zero | tr '\\0' '\\377'; "
+                      "} > nan/model.safetensors && echo '{\"input_ids\": [1, 2, 3]}' > three.jsonl");
+    program_expect(0, "$D eval nan --data three.jsonl --json");
+    assert_non_null(strstr(program_out, "\"loss\": null"));
+    program_expect(1, "$D generate nan --ids 1,2 --print-ids");
+    assert_non_null(strstr(program_out, "not numbers"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eval_stays_within_positions),
         cmocka_unit_test(test_done_stays_done),
+        cmocka_unit_test(test_nan_weights),
     };
     return cmocka_run_group_tests(tests, open_run, close_run);
 }
