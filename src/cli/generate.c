@@ -106,18 +106,6 @@ static int speak(struct dt_cli *cli, struct speech *s, int64_t most, bool ids_on
     return DT_OK;
 }
 
-static int parse_ids(const char *text, int64_t V, struct dt_ids *out)
-{
-    for (char *end; *text; text = *end ? end + 1 : end) {
-        long long id = strtoll(text, &end, 10);
-        if (end == text || (*end && *end != ',' && *end != ' ') || id < 0 || id >= V)
-            return DT_FAIL(DT_E_USAGE, "--ids: expected ids below %lld with commas between them, found '%.40s'",
-                           (long long)V, text);
-        DT_TRY(dt_ids_push(out, (int32_t)id));
-    }
-    return DT_OK;
-}
-
 static int encode_text(struct speech *s, const char *text)
 {
     struct dt_encoder *e;
@@ -154,7 +142,7 @@ static int read_prompt(struct dt_cli *cli, struct speech *s)
 {
     const char *text = dt_cli_string(cli, "prompt"), *ids = dt_cli_string(cli, "ids");
     if (ids)
-        DT_TRY(parse_ids(ids, s->session.arch->V, &s->prompt));
+        DT_TRY(dt_cli_ids(ids, s->session.arch->V, &s->prompt));
     else if (!text)
         return dt_cli_usage(cli, "give --prompt TEXT (or --ids 1,2,3)");
     else if (!s->tokenizer)

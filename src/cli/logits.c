@@ -4,26 +4,7 @@
 #include "base/arena.h"
 #include "train/session.h"
 
-#include <errno.h>
 #include <stdlib.h>
-
-static int parse_ids(struct dt_cli *cli, const char *text, int64_t V, struct dt_ids *out)
-{
-    for (const char *p = text; *p; p++) {
-        char *end;
-        errno = 0;
-        long long id = strtoll(p, &end, 10);
-        if (end == p || errno || (*end != ',' && *end != '\0'))
-            return dt_cli_usage(cli, "--ids: expected numbers with commas between them, found '%.40s'", p);
-        if (id < 0 || id >= V)
-            return DT_FAIL(DT_E_DATA, "--ids: %lld is not below the model's vocabulary of %lld", id, (long long)V);
-        DT_TRY(dt_ids_push(out, (int32_t)id));
-        p = end;
-        if (*p == '\0')
-            break;
-    }
-    return out->n > 0 ? DT_OK : dt_cli_usage(cli, "--ids: no id given");
-}
 
 static int forward(const struct dt_session *s, enum dt_dtype compute, const struct dt_ids *ids, float *out)
 {
@@ -77,7 +58,7 @@ static int run(struct dt_cli *cli)
     enum dt_dtype compute;
     DT_TRY(dt_cli_model_options(cli, &compute));
     DT_TRY(dt_session_open(cli->arguments[0], DT_STATE_WEIGHTS, &s));
-    int rc = parse_ids(cli, dt_cli_string(cli, "ids"), s.arch->V, &ids);
+    int rc = dt_cli_ids(dt_cli_string(cli, "ids"), s.arch->V, &ids);
     if (rc >= 0)
         rc = write_logits(&s, compute, &ids, dt_cli_string(cli, "output"));
     if (rc >= 0)

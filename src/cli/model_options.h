@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 
 #include "base/dtype.h"
+#include "data/tokenizer.h"
 
 extern const char *const dt_cli_dtypes[];
 
@@ -16,5 +17,7 @@ extern const char *const dt_cli_dtypes[];
 
 /* Select kernels, open the team, and say what enters a GEMM. */
 int dt_cli_model_options(struct dt_cli *cli, enum dt_dtype *compute);
+/* "1,2,3" of --ids, each below V, appended to *out; at least one. */
+int dt_cli_ids(const char *text, int64_t V, struct dt_ids *out);
 
 #endif

@@ -59,7 +59,7 @@ static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t mi
         if (last)
             push(s, DT_OP_REDUCE, DT_SEG_MLP, l, -1);
         push(s, DT_OP_BACKWARD, DT_SEG_ATTENTION, l, microbatch)->first = first;
-            if (last)
+        if (last)
             push(s, DT_OP_REDUCE, DT_SEG_ATTENTION, l, -1);
     }
     if (p->lowest_trainable >= 0)

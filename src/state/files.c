@@ -6,6 +6,7 @@
 #include "state/state.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,13 +102,19 @@ done:
     return rc;
 }
 
-/* Moments of the trained tensors, by name. */
-static int load_moments(struct dt_part *p, const struct dt_tensor_set *set, float *to)
+/* Moments of the trained tensors, by name. A tensor that was frozen when the checkpoint was written has none: it
+ * starts from zero, as at the beginning of a run. */
+static int load_moments(struct dt_part *p, const struct dt_tensor_set *set, float *to, int64_t *without)
 {
+    *without = 0;
     for (int64_t i = 0; i < p->space.count; i++) {
         const struct dt_tensor *t = &p->space.arch->tensors[p->space.tensor[i]];
-        const struct dt_stored *from;
-        DT_TRY(dt_tensors_need(set, t->name, &from));
+        const struct dt_stored *from = dt_tensors_find(set, t->name);
+        if (!from) {
+            dt_k->zero(to + p->space.offset[i], (size_t)(t->rows * t->cols) * sizeof *to);
+            ++*without;
+            continue;
+        }
         DT_TRY(check_shape(t, from));
         take(to + p->space.offset[i], from, t->rows, t->cols);
     }
@@ -119,8 +126,14 @@ int dt_state_load_checkpoint(struct dt_state *s, const struct dt_checkpoint *c)
     DT_TRY(dt_state_load_model(s, &c->model));
     for (int64_t k = 0; k < s->part_count && s->kind == DT_STATE_TRAIN; k++) {
         struct dt_part *p = &s->parts[k];
-        DT_TRY(load_moments(p, &c->exp_avg, p->exp_avg));
-        DT_TRY(load_moments(p, &c->exp_avg_sq, p->exp_avg_sq));
+        int64_t first, second;
+        DT_TRY(load_moments(p, &c->exp_avg, p->exp_avg, &first));
+        DT_TRY(load_moments(p, &c->exp_avg_sq, p->exp_avg_sq, &second));
+        if (first != second)
+            return DT_FAIL(DT_E_CHECKPOINT, "%s: the two moments do not name the same tensors", c->path);
+        if (first > 0)
+            dt_warn("%lld tensors were frozen in %s and train now: their moments start from zero", (long long)first,
+                    c->path);
         p->stamp = c->step;
     }
     return DT_OK;

@@ -119,7 +119,11 @@ int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t firs
     l->next = first;
     l->end = end;
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    pthread_condattr_t monotonic; /* a clock that is set must not look like a lost disk */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     for (int i = 0; i < 2; i++)
         DT_CHECK(fail, rc, dt_global_batch_new(dt_sampler_max_samples(s), dt_sampler_max_tokens(s), &l->buffer[i]));
     DT_CHECK(fail, rc, DT_NEW(&l->samples, dt_sampler_max_samples(s)));
@@ -157,7 +161,7 @@ void dt_loader_free(struct dt_loader *l)
 int dt_loader_next(struct dt_loader *l, struct dt_global_batch **out)
 {
     struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += WAIT_SECONDS;
     int waited = 0, rc = DT_OK;
     pthread_mutex_lock(&l->lock);

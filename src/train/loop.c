@@ -47,16 +47,14 @@ static int one_step(struct dt_run *r, int64_t step, struct dt_decision *d)
     return DT_OK;
 }
 
-static int take_steps(struct dt_run *r, bool *stop)
+static int take_steps(struct dt_run *r, struct dt_progress *progress, bool *stop)
 {
-    struct dt_space_decision space[1];
+    struct dt_space_decision space[1] = {0};
     struct dt_decision d = {.space = space};
-    struct dt_progress progress;
-    dt_progress_begin(&progress, "training", "steps", (double)(r->steps - r->first));
     for (int64_t step = r->first + 1; step <= r->steps && !*stop; step++) {
         DT_TRY(one_step(r, step, &d));
         if (isatty(STDERR_FILENO))
-            dt_progress_update(&progress, (double)(step - r->first), NULL);
+            dt_progress_update(progress, (double)(step - r->first), NULL);
         *stop = d.stop;
         if (!*stop)
             DT_TRY(evaluate_due(r, step, stop));
@@ -69,7 +67,9 @@ static int take_steps(struct dt_run *r, bool *stop)
         if (step == r->steps)
             *stop = false; /* nothing remains */
     }
-    dt_progress_end(&progress);
+    if (!*stop && space[0].action == DT_SKIP && space[0].denominator > 0)
+        return DT_FAIL(DT_E_NUMERIC, "the run ended on a loss or gradient that is not finite; lower optimizer.lr or go back "
+                       "to an earlier checkpoint");
     return DT_OK;
 }
 
@@ -115,8 +115,11 @@ static int train(struct dt_run *r)
     measure_peak(r);
     dt_run_metric_event(r, r->first > 0 ? "resumed" : "started", r->first, NULL);
     dt_signals_steps_begin();
-    DT_TRY(take_steps(r, &stop));
-    return finish(r, stop);
+    struct dt_progress progress;
+    dt_progress_begin(&progress, "training", "steps", (double)(r->steps - r->first));
+    int rc = take_steps(r, &progress, &stop);
+    dt_progress_end(&progress);
+    return rc < 0 ? rc : finish(r, stop);
 }
 
 int dt_train_run(const struct dt_run_config *config, const struct dt_train_options *options)

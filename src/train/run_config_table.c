@@ -64,10 +64,10 @@ static const struct dt_config_key keys[] = {
     {"data.cache", "dataset_prepared_path", DT_CONFIG_PATH, AT(data.cache),
      .default_words = "OUTPUT/cache", .doc = "directory for tokenized text"},
 
-    {"batch.tokens", NULL, DT_CONFIG_INT, AT(batch.tokens), .min = 1, .max = MANY,
+    {"batch.tokens", NULL, DT_CONFIG_INT, AT(batch.tokens), .min = 1, .max = 1LL << 36,
      .change = DT_CONFIG_FIXED, .unit = "tokens", .default_words = "16384 without `batch.sequences`",
      .doc = "samples of one step are taken in order while their tokens fit"},
-    {"batch.sequences", "global_batch_size", DT_CONFIG_INT, AT(batch.sequences), .min = 1, .max = MANY,
+    {"batch.sequences", "global_batch_size", DT_CONFIG_INT, AT(batch.sequences), .min = 1, .max = 1 << 24,
      .change = DT_CONFIG_FIXED, .unit = "sequences", .default_words = "not used",
      .doc = "samples of one step, instead of `batch.tokens`"},
 
