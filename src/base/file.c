@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -192,6 +193,28 @@ void dt_file_unmap(struct dt_map *m)
     if (m->size)
         munmap((void *)(uintptr_t)m->data, m->size);
     *m = (struct dt_map){0};
+}
+
+void dt_map_forget(const struct dt_map *m)
+{
+    if (m->size)
+        madvise((void *)(uintptr_t)m->data, m->size, MADV_DONTNEED); /* only advice: failing does no harm */
+}
+
+int dt_map_hash(const struct dt_map *m, uint64_t *out)
+{
+    const size_t chunk = (size_t)4 << 20;
+    struct dt_hasher *h = dt_hasher_new();
+    if (!h)
+        return DT_FAIL(DT_E_MEMORY, "cannot make a checksum: out of memory");
+    for (size_t at = 0; at < m->size; at += chunk) {
+        struct dt_map part = {m->data + at, m->size - at < chunk ? m->size - at : chunk};
+        dt_hasher_add(h, part.data, part.size);
+        dt_map_forget(&part);
+    }
+    *out = dt_hasher_value(h);
+    dt_hasher_free(h);
+    return DT_OK;
 }
 
 /* ---- Descriptors ---- */

@@ -18,13 +18,15 @@ static int cache_key(const struct dt_build *b, const struct dt_source *s, uint64
 {
     const struct dt_data_options *o = b->options;
     struct dt_map map;
+    uint64_t content;
     DT_TRY(dt_file_map(s->path, &map));
+    int rc = dt_map_hash(&map, &content);
     struct {
         uint64_t size, content, tokenizer;
         int64_t kind, format, id_limit, end_of_text, item, bad_row, row_limit, version;
         char chat_template[32];
     } key = {.size = map.size,
-             .content = dt_hash(map.data, map.size),
+             .content = content,
              .tokenizer = o->tokenizer ? dt_tokenizer_hash(o->tokenizer) : 0,
              .kind = s->kind,
              .format = s->format,
@@ -35,6 +37,7 @@ static int cache_key(const struct dt_build *b, const struct dt_source *s, uint64
              .row_limit = o->row_limit,
              .version = CACHE_VERSION};
     dt_file_unmap(&map);
+    DT_TRY(rc);
     if (b->chat)
         snprintf(key.chat_template, sizeof key.chat_template, "%s", dt_chat_name(b->chat));
     *out = dt_hash(&key, sizeof key);

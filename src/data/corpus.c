@@ -64,8 +64,9 @@ static int open_files(struct dt_corpus *c)
     DT_TRY(dt_file_map(path, &c->idx_map));
     DT_TRY(dt_idx_parse(c->idx_map.data, c->idx_map.size, c->bin_map.size, path, &c->idx));
     c->tokens = (int64_t)(c->bin_map.size / c->idx.item);
-    uint64_t bin_hash = dt_hash(c->bin_map.data, c->bin_map.size);
-    uint64_t idx_hash = dt_hash(c->idx_map.data, c->idx_map.size);
+    uint64_t bin_hash, idx_hash;
+    DT_TRY(dt_map_hash(&c->bin_map, &bin_hash));
+    DT_TRY(dt_map_hash(&c->idx_map, &idx_hash));
     uint64_t parts[3] = {bin_hash, idx_hash, 0};
     snprintf(path, sizeof path, "%s.mask", c->prefix);
     c->has_mask = dt_file_exists(path);
@@ -83,6 +84,13 @@ static int open_files(struct dt_corpus *c)
     }
     c->hash = dt_hash(parts, sizeof parts);
     return DT_OK;
+}
+
+void dt_corpus_forget(const struct dt_corpus *c)
+{
+    dt_map_forget(&c->bin_map);
+    dt_map_forget(&c->idx_map);
+    dt_map_forget(&c->mask_map);
 }
 
 int dt_corpus_open(const char *prefix, struct dt_corpus **out)

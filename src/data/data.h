@@ -45,6 +45,9 @@ int64_t dt_dataset_bytes(const struct dt_dataset *d);        /* of text behind t
 int64_t dt_dataset_length(const struct dt_dataset *d, int64_t sample); /* input tokens, >= 1 */
 /* ids[length], targets[length]; reads the mapped file. */
 void dt_dataset_read(const struct dt_dataset *d, int64_t sample, int32_t *ids, int32_t *targets);
+/* After a batch was read: the memory of the mapped files goes back to the system, so that a corpus of any size costs
+ * a batch's pages and no more. */
+void dt_dataset_forget(const struct dt_dataset *d);
 uint64_t dt_dataset_hash(const struct dt_dataset *d); /* identity of content and order, for resume */
 
 /* One tokenized corpus: PREFIX.bin and PREFIX.idx as Megatron writes them, and PREFIX.mask of ours
@@ -66,6 +69,8 @@ struct dt_corpus_info {
 /* `prefix` may also be the path of the .bin or the .idx. DT_E_DATA when anything does not fit. */
 int dt_corpus_open(const char *prefix, struct dt_corpus **out);
 void dt_corpus_close(struct dt_corpus *c);
+/* Gives back the pages that were read (base/file.h, dt_map_forget). */
+void dt_corpus_forget(const struct dt_corpus *c);
 void dt_corpus_describe(const struct dt_corpus *c, struct dt_corpus_info *out);
 int64_t dt_corpus_length(const struct dt_corpus *c, int64_t document); /* tokens */
 /* Tokens [first, first + count) of a document: ids[count]; trains[count] (0 or 1) may be NULL. */

@@ -172,6 +172,7 @@ static int add_file(struct dt_dataset *d, const struct dt_data_options *o, int64
     d->loss_tokens += counts.loss;
     uint64_t parts[2] = {d->hash, c->hash};
     d->hash = dt_hash(parts, sizeof parts);
+    dt_corpus_forget(c);
     tell(c, o->files[i], &counts);
     return DT_OK;
 }
@@ -223,6 +224,12 @@ int dt_dataset_open(const struct dt_data_options *o, struct dt_dataset **out)
 failed:
     dt_dataset_close(d);
     return rc;
+}
+
+void dt_dataset_forget(const struct dt_dataset *d)
+{
+    for (int64_t i = 0; i < d->corpus_count; i++)
+        dt_corpus_forget(d->corpora[i]);
 }
 
 void dt_dataset_close(struct dt_dataset *d)

@@ -19,6 +19,11 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 struct dt_batch_bound dt_batch_bound_of(const struct dt_run_config *c)
 {
     if (c->batch.sequences > 0)
@@ -71,10 +76,10 @@ static size_t resident_now(void)
 }
 
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
-                    struct dt_batch_bound bound, size_t data_bytes, struct dt_estimate *out)
+                    struct dt_batch_bound bound, size_t preparation, struct dt_estimate *out)
 {
     static size_t process; /* the program before it opened anything big: the first estimate sees that */
-    *out = (struct dt_estimate){.data = data_bytes};
+    *out = (struct dt_estimate){.preparation = preparation};
     struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = trainable};
     struct dt_executor_options eo = dt_executor_options_of(c, bound);
     DT_TRY(dt_state_bytes(arch, &so, &out->state));
@@ -84,7 +89,7 @@ int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, c
     if (!process)
         process = resident_now();
     out->process = process + PROCESS_EXTRA;
-    out->total = out->state + out->activations + out->batches + out->data + out->process;
+    out->total = out->process + max_size(out->state + out->activations + out->batches, preparation);
     out->parameters = dt_arch_parameters(arch);
     for (int64_t i = 0; i < arch->tensor_count; i++)
         out->trainable += trainable[i] ? arch->tensors[i].rows * arch->tensors[i].cols : 0;
@@ -117,7 +122,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
         other.train.recompute = recompute;
         for (int64_t tokens = c->microbatch.tokens; tokens >= c->data.max_length; tokens /= 2) {
             other.microbatch.tokens = tokens;
-            if (dt_estimate_run(arch, &other, trainable, bound, e->data, &smaller) < 0 || smaller.total > limit)
+            if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) < 0 || smaller.total > limit)
                 continue;
             char microbatch[64] = "";
             if (tokens != c->microbatch.tokens)
@@ -132,7 +137,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
     other.train.recompute = DT_RECOMPUTE_BLOCK;
     snprintf(out, size, "no setting of microbatch.tokens and train.recompute is enough (at data.max_length = %lld); "
              "lower data.max_length, freeze tensors or take a smaller model", (long long)c->data.max_length);
-    if (dt_estimate_run(arch, &other, trainable, bound, e->data, &smaller) >= 0) {
+    if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) >= 0) {
         size_t used = strlen(out);
         snprintf(out + used, size - used, " (%.2f GiB is the least)", (double)smaller.total / 0x1p30);
     }

@@ -79,6 +79,7 @@ static int fill(struct dt_loader *l, struct dt_global_batch *b, int64_t step)
     int64_t count, epoch;
     DT_TRY(dt_sampler_batch(l->sampler, step, l->samples, &count, &epoch));
     dt_global_batch_read(b, l->dataset, l->samples, count);
+    dt_dataset_forget(l->dataset);
     b->step = step;
     b->epoch = epoch;
     return DT_OK;

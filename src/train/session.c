@@ -113,6 +113,7 @@ static int evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t e
         double loss;
         n = take_samples(e, d, first, end, samples);
         dt_global_batch_read(batch, d, samples, n);
+        dt_dataset_forget(d);
         DT_TRY(dt_executor_evaluate(e, batch, &loss));
         out->loss += loss;
         out->tokens += batch->loss_tokens;

@@ -214,8 +214,7 @@ static int check_memory(struct dt_run *r)
 {
     struct dt_estimate e;
     const char *what;
-    size_t data = (size_t)dt_dataset_tokens(r->train) * sizeof(int32_t);
-    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, bound_of(r), data, &e));
+    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, bound_of(r), 0, &e));
     DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, bound_of(r), &e));
     double allowed = (double)dt_memory_allowed(r->config, &what) / 0x1p30;
     dt_info("memory: %.2f GiB of the %.2f GiB that %s allows (state %.2f, activations %.2f) · %" PRId64
