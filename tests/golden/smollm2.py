@@ -156,7 +156,7 @@ def golden(model_dir):
                 margin = min(margin, float(best[0] - best[1]))
                 tail.append(int(last.argmax()))
             prompts.append({"text": prompt, "ids": head, "continuation": tail,
-                            "continuation_text": t.decode(tail, skip_special_tokens=False)})
+                            "continuation_text": t.decode(tail, skip_special_tokens=True)})
     write_json(os.path.join(out, "golden.json"),
                {"loss": total / tokens, "tokens": tokens, "sequences": len(rows),
                 "smallest_margin": margin, "prompts": prompts})
