@@ -32,6 +32,7 @@
 typedef float vr __attribute__((vector_size(W * 4)));
 typedef float vr_any __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t vri __attribute__((vector_size(W * 4)));
+typedef uint32_t vru __attribute__((vector_size(W * 4)));
 
 VINLINE vr vr_load(const float *p)
 {
@@ -149,7 +150,7 @@ VINLINE vr vr_exp2(vr x)
     __mmask16 keep = _mm512_cmp_ps_mask(x, vr_set(EXP2_LOWEST), _CMP_NLT_UQ);
     return _mm512_maskz_scalef_ps(keep, p, n);
 #else
-    vr y = (vr)((vri)p + ((vri)t << 23));
+    vr y = (vr)((vru)p + ((vru)t << 23)); /* unsigned: NaN and what is out of range may wrap */
     vri low = x < vr_set(EXP2_LOWEST), nan = x != x;
     return (vr)(~low & ((nan & (vri)x) | (~nan & (vri)y)));
 #endif
