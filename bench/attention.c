@@ -1,10 +1,11 @@
-/* Speed of attention, forward and backward: GFLOP/s of the pairs that are not masked out (2 products of
- * 2 D flops a pair forward, 5 backward), and what part of the machine's register-only peak that is.
+/* Speed of attention, forward and backward: GFLOP/s of the pairs that are not masked out (2
+ * products of 2 D flops a pair forward, 5 backward), and what part of the machine's register-only
+ * peak that is.
  *
  *     bench/attention [--threads N] [--set NAME] [--seconds S]
  *
- * Each shape runs over and over for S seconds; the best round counts, and the peak is measured between
- * shapes, so that both saw the same machine. One JSON line. */
+ * Each shape runs over and over for S seconds; the best round counts, and the peak is measured
+ * between shapes, so that both saw the same machine. One JSON line. */
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -24,10 +25,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {"gpt2 4x256", 4, 256, 12, 12, 64, 0},        {"gpt2 4x1024", 4, 1024, 12, 12, 64, 0},
-    {"gpt2 8x512", 8, 512, 12, 12, 64, 0},        {"llama 2x1024", 2, 1024, 16, 4, 128, 0},
-    {"llama 16x64", 16, 64, 9, 3, 64, 0},         {"long 1x16384", 1, 16384, 2, 1, 64, 0},
-    {"window 1x8192", 1, 8192, 4, 4, 64, 1024},   {"phi 2x512", 2, 512, 8, 8, 80, 0},
+    {"gpt2 4x256", 4, 256, 12, 12, 64, 0},      {"gpt2 4x1024", 4, 1024, 12, 12, 64, 0},
+    {"gpt2 8x512", 8, 512, 12, 12, 64, 0},      {"llama 2x1024", 2, 1024, 16, 4, 128, 0},
+    {"llama 16x64", 16, 64, 9, 3, 64, 0},       {"long 1x16384", 1, 16384, 2, 1, 64, 0},
+    {"window 1x8192", 1, 8192, 4, 4, 64, 1024}, {"phi 2x512", 2, 512, 8, 8, 80, 0},
 };
 
 enum { MOST = 16 };
@@ -37,11 +38,21 @@ static struct dt_attention layout(const struct shape *s, struct dt_arena *m, int
     int64_t rows = (int64_t)s->sequences * s->length, width = (s->H + 2 * s->K) * s->D;
     for (int i = 0; i <= s->sequences; i++)
         start[i] = i * s->length;
-    size_t wide = (size_t)(rows * width) * sizeof(float), narrow = (size_t)(rows * s->H * s->D) * sizeof(float);
+    size_t wide = (size_t)(rows * width) * sizeof(float),
+           narrow = (size_t)(rows * s->H * s->D) * sizeof(float);
     float *qkv = dt_arena_reserve(m, wide), *grad = dt_arena_reserve(m, wide); /* [rows, q k v] */
-    struct dt_attention a = {.sequences = s->sequences, .q_start = start, .k_start = start, .H = s->H,
-                             .K = s->K, .D = s->D, .window = s->window, .scale = 1 / sqrtf((float)s->D),
-                             .ldq = width, .ldk = width, .ldv = width, .ldd = width};
+    struct dt_attention a = {.sequences = s->sequences,
+                             .q_start = start,
+                             .k_start = start,
+                             .H = s->H,
+                             .K = s->K,
+                             .D = s->D,
+                             .window = s->window,
+                             .scale = 1 / sqrtf((float)s->D),
+                             .ldq = width,
+                             .ldk = width,
+                             .ldv = width,
+                             .ldd = width};
     a.o = dt_arena_reserve(m, narrow);
     float *d_o = dt_arena_reserve(m, narrow);
     a.lse = dt_arena_reserve(m, (size_t)(s->H * rows) * sizeof(float));
@@ -71,8 +82,8 @@ static double pairs(const struct shape *s)
     return sum * s->sequences * (double)s->H;
 }
 
-static double best_seconds(void (*kernel)(const struct dt_attention *), const struct dt_attention *a,
-                           double seconds)
+static double best_seconds(void (*kernel)(const struct dt_attention *),
+                           const struct dt_attention *a, double seconds)
 {
     double best = INFINITY, until = dt_clock_seconds() + seconds;
     do {

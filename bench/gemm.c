@@ -1,7 +1,8 @@
-/* How near the matrix multiplication comes to the machine's peak, on the shapes of a GPT-2 124M step with 1024
- * tokens (and a few thinner ones): prints one JSON line. The peak is measured beside each shape, since the
- * clock rate and other work on the machine change; the best of many runs counts. Where oneDNN was found when the build was
- * configured, its matmul primitive runs beside ours on the same data.
+/* How near the matrix multiplication comes to the machine's peak, on the shapes of a GPT-2 124M
+ * step with 1024 tokens (and a few thinner ones): prints one JSON line. The peak is measured beside
+ * each shape, since the clock rate and other work on the machine change; the best of many runs
+ * counts. Where oneDNN was found when the build was configured, its matmul primitive runs beside
+ * ours on the same data.
  *
  *     bench/gemm [--threads N] [--set NAME] [--seconds S]        S: for each shape and type */
 #include "base/clock.h"
@@ -89,8 +90,8 @@ struct result {
 };
 
 /* The best of each of n runners, taking turns with each other and with the peak */
-static struct result measure(const struct runner *runners, int n, double flops, enum dt_dtype compute,
-                             double seconds)
+static struct result measure(const struct runner *runners, int n, double flops,
+                             enum dt_dtype compute, double seconds)
 {
     double until = dt_clock_seconds() + seconds, best[2] = {0}, peak = 0;
     for (int round = 0; round < 3 || dt_clock_seconds() < until; round++) {
@@ -109,7 +110,8 @@ static struct result measure(const struct runner *runners, int n, double flops, 
     return (struct result){best[0], best[1], peak};
 }
 
-/* ---- oneDNN ------------------------------------------------------------------------------------ */
+/* ---- oneDNN ------------------------------------------------------------------------------------
+ */
 
 #ifdef DT_BENCH_DNNL
 struct dnnl {
@@ -127,13 +129,15 @@ static void need(dnnl_status_t status, const char *what)
     }
 }
 
-static void describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, bool trans, dnnl_data_type_t type)
+static void describe(dnnl_memory_desc_t *d, int64_t rows, int64_t cols, bool trans,
+                     dnnl_data_type_t type)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : cols, trans ? rows : 1};
     need(dnnl_memory_desc_init_by_strides(d, 2, dims, type, strides), "describe");
 }
 
-static struct dnnl dnnl_begin(const struct shape *s, const void *a, const void *b, float *c, bool bf16)
+static struct dnnl dnnl_begin(const struct shape *s, const void *a, const void *b, float *c,
+                              bool bf16)
 {
     struct dnnl x;
     dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
@@ -178,7 +182,8 @@ static void dnnl_end(struct dnnl *x)
 }
 #endif
 
-/* ---- The shapes -------------------------------------------------------------------------------- */
+/* ---- The shapes --------------------------------------------------------------------------------
+ */
 
 struct data {
     float *a, *b, *c;
@@ -190,16 +195,22 @@ static struct result bench_shape(const struct shape *s, const struct data *d, en
                                  double seconds)
 {
     struct dt_gemm g = {
-        .M = s->M, .N = s->N, .K = s->K,
+        .M = s->M,
+        .N = s->N,
+        .K = s->K,
         .a = {d->a, s->a_trans ? s->M : s->K, DT_F32, s->a_trans},
         .b = {d->b, s->b_trans ? s->K : s->N, DT_F32, s->b_trans},
-        .c = d->c, .ldc = s->N, .compute = compute, .work = d->work,
+        .c = d->c,
+        .ldc = s->N,
+        .compute = compute,
+        .work = d->work,
     };
     struct runner runners[2] = {{run_ours, &g}};
     double flops = 2.0 * (double)s->M * (double)s->N * (double)s->K;
 #ifdef DT_BENCH_DNNL
     bool bf16 = compute == DT_BF16;
-    struct dnnl x = dnnl_begin(s, bf16 ? (void *)d->a16 : d->a, bf16 ? (void *)d->b16 : d->b, d->c, bf16);
+    struct dnnl x =
+        dnnl_begin(s, bf16 ? (void *)d->a16 : d->a, bf16 ? (void *)d->b16 : d->b, d->c, bf16);
     runners[1] = (struct runner){dnnl_run, &x};
     struct result r = measure(runners, 2, flops, compute, seconds);
     dnnl_end(&x);
@@ -214,13 +225,14 @@ static struct data prepare(void)
 {
     int64_t most = 0;
     for (int i = 0; i < SHAPES; i++) {
-        int64_t sizes[3] = {shapes[i].M * shapes[i].K, shapes[i].K * shapes[i].N, shapes[i].M * shapes[i].N};
+        int64_t sizes[3] = {shapes[i].M * shapes[i].K, shapes[i].K * shapes[i].N,
+                            shapes[i].M * shapes[i].N};
         for (int j = 0; j < 3; j++)
             most = sizes[j] > most ? sizes[j] : most;
     }
     size_t bytes = (size_t)most * 4;
-    struct data d = {memory(bytes), memory(bytes), memory(bytes), memory(bytes / 2), memory(bytes / 2),
-                     memory(dt_gemm_work_bytes())};
+    struct data d = {memory(bytes),     memory(bytes),     memory(bytes),
+                     memory(bytes / 2), memory(bytes / 2), memory(dt_gemm_work_bytes())};
     fill(d.a, most);
     fill(d.b, most);
     for (int64_t i = 0; i < most; i++) {
@@ -250,7 +262,8 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--seconds") == 0)
             seconds = atof(argv[i + 1]);
         else {
-            fprintf(stderr, "unknown argument %s; known: --threads N, --set NAME, --seconds S\n", argv[i]);
+            fprintf(stderr, "unknown argument %s; known: --threads N, --set NAME, --seconds S\n",
+                    argv[i]);
             return 2;
         }
     }
@@ -267,13 +280,14 @@ int main(int argc, char **argv)
             results[i][t] = bench_shape(&shapes[i], &d, t ? DT_BF16 : DT_F32, seconds);
             peak[t] = results[i][t].peak > peak[t] ? results[i][t].peak : peak[t];
         }
-    printf("{\"bench\":\"gemm\",\"set\":\"%s\",\"threads\":%d,\"peak_f32\":%.1f,\"peak_bf16\":%.1f,",
-           dt_k->name, dt_ops_threads(), peak[0], peak[1]);
+    printf(
+        "{\"bench\":\"gemm\",\"set\":\"%s\",\"threads\":%d,\"peak_f32\":%.1f,\"peak_bf16\":%.1f,",
+        dt_k->name, dt_ops_threads(), peak[0], peak[1]);
     printf("\"shapes\":[");
     for (int i = 0; i < SHAPES; i++) {
         const struct shape *s = &shapes[i];
-        printf("%s{\"name\":\"%s\",\"M\":%lld,\"N\":%lld,\"K\":%lld", i ? "," : "", s->name, (long long)s->M,
-               (long long)s->N, (long long)s->K);
+        printf("%s{\"name\":\"%s\",\"M\":%lld,\"N\":%lld,\"K\":%lld", i ? "," : "", s->name,
+               (long long)s->M, (long long)s->N, (long long)s->K);
         print_result("f32", &results[i][0]);
         print_result("bf16", &results[i][1]);
         printf("}");

@@ -1,10 +1,11 @@
 /* bench/step --model gpt2-124m --batch 4 --seq 256 --threads 2 --dtype float32|bfloat16 [--steps 5]
  *            [--python PY]
  *
- * Whole training steps (forward, backward, norm, clip, AdamW) on random tokens, interleaved with measurements
- * of the machine's peak (registers only). Prints one JSON line: tokens_per_second of the best step,
- * peak_gflops (best of 5 or more), limit_fraction = tokens/s x FLOPs per token / peak. With --python, a Python
- * that has torch, runs the same step there (bench/step_torch.py) in the same run and gives the ratio. */
+ * Whole training steps (forward, backward, norm, clip, AdamW) on random tokens, interleaved with
+ * measurements of the machine's peak (registers only). Prints one JSON line: tokens_per_second of
+ * the best step, peak_gflops (best of 5 or more), limit_fraction = tokens/s x FLOPs per token /
+ * peak. With --python, a Python that has torch, runs the same step there (bench/step_torch.py) in
+ * the same run and gives the ratio. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "train/execute.h"
@@ -18,11 +19,14 @@
 static const struct {
     const char *name, *config;
 } models[] = {
-    {"gpt2-124m", "{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":12,\"n_head\":12,\"n_positions\":1024,"
-                  "\"vocab_size\":50257,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}"},
-    {"llama-10m", "{\"model_type\":\"llama\",\"hidden_size\":320,\"num_hidden_layers\":8,\"num_attention_heads\":5,"
-                  "\"num_key_value_heads\":5,\"intermediate_size\":864,\"vocab_size\":4096,"
-                  "\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}"},
+    {"gpt2-124m",
+     "{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":12,\"n_head\":12,\"n_positions\":1024,"
+     "\"vocab_size\":50257,\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}"},
+    {"llama-10m",
+     "{\"model_type\":\"llama\",\"hidden_size\":320,\"num_hidden_layers\":8,\"num_attention_"
+     "heads\":5,"
+     "\"num_key_value_heads\":5,\"intermediate_size\":864,\"vocab_size\":4096,"
+     "\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}"},
 };
 
 struct setting {
@@ -32,17 +36,24 @@ struct setting {
 
 static int parse(int argc, char **argv, struct setting *s)
 {
-    *s = (struct setting){.model = "gpt2-124m", .dtype = "float32", .kernels = "auto", .batch = 4, .seq = 256,
-                          .threads = 2, .steps = 5};
+    *s = (struct setting){.model = "gpt2-124m",
+                          .dtype = "float32",
+                          .kernels = "auto",
+                          .batch = 4,
+                          .seq = 256,
+                          .threads = 2,
+                          .steps = 5};
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *value = argv[i + 1];
         struct {
             const char *name;
             const char **text;
             int64_t *number;
-        } known[] = {{"--model", &s->model, NULL},    {"--dtype", &s->dtype, NULL},     {"--python", &s->python, NULL},
-                     {"--kernels", &s->kernels, NULL}, {"--batch", NULL, &s->batch},     {"--seq", NULL, &s->seq},
-                     {"--threads", NULL, &s->threads}, {"--steps", NULL, &s->steps},     {"--recompute", NULL, &s->recompute}};
+        } known[] = {{"--model", &s->model, NULL},        {"--dtype", &s->dtype, NULL},
+                     {"--python", &s->python, NULL},      {"--kernels", &s->kernels, NULL},
+                     {"--batch", NULL, &s->batch},        {"--seq", NULL, &s->seq},
+                     {"--threads", NULL, &s->threads},    {"--steps", NULL, &s->steps},
+                     {"--recompute", NULL, &s->recompute}};
         size_t k = 0;
         while (k < sizeof known / sizeof *known && strcmp(known[k].name, argv[i]) != 0)
             k++;
@@ -76,12 +87,22 @@ static int open_machine(const struct setting *s, struct machine *m)
     dt_ops_set_threads((int)s->threads);
     DT_TRY(dt_arch_parse(config, strlen(config), s->model, &m->arch));
     struct dt_state_options so = {.kind = DT_STATE_TRAIN};
-    struct dt_executor_options eo = {
-        .compute = strcmp(s->dtype, "bfloat16") == 0 ? DT_BF16 : DT_F32, .train = true, .recompute = s->recompute != 0,
-        .microbatch_tokens = s->batch * s->seq, .positions = s->seq, .max_sequences = s->batch,
-        .max_tokens = s->batch * s->seq};
-    struct dt_optimizer opt = {.lr = 3e-4, .shape = DT_SHAPE_CONSTANT, .steps = 1000, .beta1 = 0.9, .beta2 = 0.95,
-                               .eps = 1e-8, .weight_decay = 0.1, .clip = 1};
+    struct dt_executor_options eo = {.compute =
+                                         strcmp(s->dtype, "bfloat16") == 0 ? DT_BF16 : DT_F32,
+                                     .train = true,
+                                     .recompute = s->recompute != 0,
+                                     .microbatch_tokens = s->batch * s->seq,
+                                     .positions = s->seq,
+                                     .max_sequences = s->batch,
+                                     .max_tokens = s->batch * s->seq};
+    struct dt_optimizer opt = {.lr = 3e-4,
+                               .shape = DT_SHAPE_CONSTANT,
+                               .steps = 1000,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .weight_decay = 0.1,
+                               .clip = 1};
     DT_TRY(dt_state_open(m->arch, &so, &m->state));
     dt_state_init(&m->state, 1);
     DT_TRY(dt_executor_open(&m->state, &eo, &m->executor));
@@ -104,9 +125,10 @@ static double torch_speed(const struct setting *s, const char *self)
 {
     char command[2048], line[256] = "";
     const char *slash = strrchr(self, '/');
-    snprintf(command, sizeof command, "'%s' '%.*s/../../bench/step_torch.py' %s %" PRId64 " %" PRId64 " %" PRId64 " %s",
-             s->python, slash ? (int)(slash - self) : 1, slash ? self : ".", s->model, s->batch, s->seq, s->threads,
-             s->dtype);
+    snprintf(command, sizeof command,
+             "'%s' '%.*s/../../bench/step_torch.py' %s %" PRId64 " %" PRId64 " %" PRId64 " %s",
+             s->python, slash ? (int)(slash - self) : 1, slash ? self : ".", s->model, s->batch,
+             s->seq, s->threads, s->dtype);
     FILE *f = popen(command, "r");
     if (!f)
         return 0;
@@ -138,14 +160,18 @@ static int bench(const struct setting *s, const char *self)
     double tokens = (double)(s->batch * s->seq), flops = 0;
     for (int64_t i = 0; i < s->batch; i++)
         flops += 3 * dt_arch_forward_flops(m.arch, s->seq);
-    printf("{\"bench\":\"step\",\"model\":\"%s\",\"batch\":%" PRId64 ",\"seq\":%" PRId64 ",\"threads\":%" PRId64
-           ",\"dtype\":\"%s\",\"kernels\":\"%s\",\"tokens_per_second\":%.1f,\"step_seconds\":%.4f,\"gflop_per_token\":%.4f,"
-           "\"peak_gflops\":%.1f,\"limit_fraction\":%.4f,\"max_rss_bytes\":%lld,\"first_loss\":%.4f,\"last_loss\":%.4f",
-           s->model, s->batch, s->seq, s->threads, s->dtype, dt_k->name, tokens / best, best, flops / tokens / 1e9, peak,
-           flops / best / 1e9 / peak, (long long)usage.ru_maxrss * 1024, first_loss, space[0].loss);
+    printf("{\"bench\":\"step\",\"model\":\"%s\",\"batch\":%" PRId64 ",\"seq\":%" PRId64
+           ",\"threads\":%" PRId64 ",\"dtype\":\"%s\",\"kernels\":\"%s\",\"tokens_per_second\":%."
+                                   "1f,\"step_seconds\":%.4f,\"gflop_per_token\":%.4f,"
+           "\"peak_gflops\":%.1f,\"limit_fraction\":%.4f,\"max_rss_bytes\":%lld,\"first_loss\":%."
+           "4f,\"last_loss\":%.4f",
+           s->model, s->batch, s->seq, s->threads, s->dtype, dt_k->name, tokens / best, best,
+           flops / tokens / 1e9, peak, flops / best / 1e9 / peak, (long long)usage.ru_maxrss * 1024,
+           first_loss, space[0].loss);
     if (s->python) {
         double torch = torch_speed(s, self);
-        printf(",\"torch_tokens_per_second\":%.1f,\"ratio\":%.3f", torch, torch > 0 ? tokens / best / torch : 0.0);
+        printf(",\"torch_tokens_per_second\":%.1f,\"ratio\":%.3f", torch,
+               torch > 0 ? tokens / best / torch : 0.0);
     }
     printf("}\n");
     m.control.close(m.control.self);

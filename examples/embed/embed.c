@@ -1,6 +1,7 @@
 /* Ductile inside another program: train a run, then ask how good the model is.
  *
- *     make                       (PKG_CONFIG_PATH says where ductile.pc is, if it is not in a usual place)
+ *     make                       (PKG_CONFIG_PATH says where ductile.pc is, if it is not in a usual
+ * place)
  *     ./embed RUN.yaml OUTPUT DATA [section.key=value ...]
  *
  * OUTPUT is the run's directory, as RUN.yaml or an override names it. */
@@ -27,6 +28,7 @@ int main(int argc, char **argv)
         rc = ductile_evaluate(argv[2], argv[3], NULL, &e);
     if (rc < 0)
         return fail(rc);
-    printf("ductile %s: loss %.4f over %lld tokens\n", ductile_version(), e.loss, (long long)e.tokens);
+    printf("ductile %s: loss %.4f over %lld tokens\n", ductile_version(), e.loss,
+           (long long)e.tokens);
     return 0;
 }

@@ -1,9 +1,9 @@
 /* Positions and windows, as config.json spells them.
  *
- * Two spellings of the same thing are in the wild: `rope_theta` beside `rope_scaling` (whose kind is
- * `rope_type` or `type`), and `rope_parameters` with everything inside. Where both stand, the order
- * of precedence is that of transformers: a non-empty `rope_scaling` replaces `rope_parameters`, and
- * a `rope_theta` inside wins over one outside. */
+ * Two spellings of the same thing are in the wild: `rope_theta` beside `rope_scaling` (whose kind
+ * is `rope_type` or `type`), and `rope_parameters` with everything inside. Where both stand, the
+ * order of precedence is that of transformers: a non-empty `rope_scaling` replaces
+ * `rope_parameters`, and a `rope_theta` inside wins over one outside. */
 #include "arch/internal.h"
 
 #include "base/arena.h"
@@ -21,8 +21,10 @@ static int rope_kind(struct dt_json_in rope, enum dt_rope_kind *kind)
     static const struct {
         const char *name;
         enum dt_rope_kind kind;
-    } kinds[] = {{"default", DT_ROPE_DEFAULT}, {"linear", DT_ROPE_LINEAR},
-                 {"llama3", DT_ROPE_LLAMA3},   {"yarn", DT_ROPE_YARN},
+    } kinds[] = {{"default", DT_ROPE_DEFAULT},
+                 {"linear", DT_ROPE_LINEAR},
+                 {"llama3", DT_ROPE_LLAMA3},
+                 {"yarn", DT_ROPE_YARN},
                  {"dynamic", DT_ROPE_DYNAMIC}};
     const char *name = "default";
     DT_TRY(dt_json_get_string(rope, "type", &name));
@@ -64,7 +66,8 @@ static int read_llama3(struct dt_json_in rope, struct dt_rope *r)
     DT_TRY(need_positive(rope, "low_freq_factor", &r->low_freq_factor));
     DT_TRY(need_positive(rope, "high_freq_factor", &r->high_freq_factor));
     if (r->high_freq_factor <= r->low_freq_factor)
-        return DT_FAIL(rope.code, "%s: 'high_freq_factor' is %g, expected more than "
+        return DT_FAIL(rope.code,
+                       "%s: 'high_freq_factor' is %g, expected more than "
                        "'low_freq_factor' (%g)",
                        rope.where, r->high_freq_factor, r->low_freq_factor);
     return DT_OK;
@@ -75,7 +78,8 @@ static double mscale(double factor, double m)
     return factor <= 1.0 ? 1.0 : 0.1 * m * log(factor) + 1.0;
 }
 
-/* A null factor means the ratio of the two lengths; an absent one is an error in transformers too. */
+/* A null factor means the ratio of the two lengths; an absent one is an error in transformers too.
+ */
 static int read_yarn(struct dt_json_in rope, int64_t positions, struct dt_rope *r)
 {
     if (json_is_null(json_object_get(rope.object, "factor")))
@@ -95,8 +99,8 @@ static int read_yarn(struct dt_json_in rope, int64_t positions, struct dt_rope *
     double m = 0, all = 0;
     DT_TRY(dt_json_get_real(rope, "mscale", &m));
     DT_TRY(dt_json_get_real(rope, "mscale_all_dim", &all));
-    r->attention_factor = m != 0 && all != 0 ? mscale(r->factor, m) / mscale(r->factor, all)
-                                             : mscale(r->factor, 1.0);
+    r->attention_factor =
+        m != 0 && all != 0 ? mscale(r->factor, m) / mscale(r->factor, all) : mscale(r->factor, 1.0);
     DT_TRY(dt_json_get_real(rope, "attention_factor", &r->attention_factor));
     DT_TRY(positive(rope, "attention_factor", r->attention_factor));
     if (r->theta <= 1.0)
@@ -112,11 +116,13 @@ static int read_kind(struct dt_json_in in, struct dt_json_in rope, struct dt_arc
     double partial = 1.0;
     DT_TRY(dt_json_get_real(rope, "partial_rotary_factor", &partial));
     if (partial != 1.0)
-        return DT_FAIL(DT_E_UNSUPPORTED, "%s: 'partial_rotary_factor' is %g: partial rotation of "
+        return DT_FAIL(DT_E_UNSUPPORTED,
+                       "%s: 'partial_rotary_factor' is %g: partial rotation of "
                        "heads is not supported",
                        rope.where, partial);
     if (json_object_get(rope.object, "mrope_section"))
-        return DT_FAIL(DT_E_UNSUPPORTED, "%s: 'mrope_section': multimodal positions are not "
+        return DT_FAIL(DT_E_UNSUPPORTED,
+                       "%s: 'mrope_section': multimodal positions are not "
                        "supported",
                        rope.where);
     r->original_positions = a->positions;
@@ -134,7 +140,8 @@ static int read_kind(struct dt_json_in in, struct dt_json_in rope, struct dt_arc
     case DT_ROPE_DYNAMIC:
         r->original_positions = a->positions; /* transformers scales from max_position_embeddings */
         if (a->D < 4)
-            return DT_FAIL(rope.code, "%s: dynamic scaling needs a head size of at least 4, found "
+            return DT_FAIL(rope.code,
+                           "%s: dynamic scaling needs a head size of at least 4, found "
                            "%lld",
                            rope.where, (long long)a->D);
         DT_TRY(need_positive(rope, "factor", &r->factor));
@@ -174,9 +181,11 @@ int dt_arch_read_rope(struct dt_json_in in, struct dt_arch *a)
     }
     const json_t *value;
     const char *key;
-    json_object_foreach((json_t *)rope.object, key, value) {
+    json_object_foreach((json_t *)rope.object, key, value)
+    {
         if (json_is_object(value))
-            return DT_FAIL(DT_E_UNSUPPORTED, "%s: '%.60s': rotary parameters that differ by kind "
+            return DT_FAIL(DT_E_UNSUPPORTED,
+                           "%s: '%.60s': rotary parameters that differ by kind "
                            "of layer are not supported",
                            where, key);
     }
@@ -197,7 +206,8 @@ static int read_layer_types(struct dt_json_in in, const struct dt_arch *a, bool 
     if ((int64_t)json_array_size(list) != a->L)
         return DT_FAIL(in.code, "%s: 'layer_types' has %zu entries, expected one a layer: %lld",
                        in.where, json_array_size(list), (long long)a->L);
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         const char *name = json_string_value(item);
         if (!name)
             return DT_FAIL(in.code, "%s: 'layer_types' holds something that is no string",
@@ -220,7 +230,8 @@ static int check_layer_types(struct dt_json_in in, const struct dt_arch *a, int6
     bool qwen = a->family == DT_QWEN2 || a->family == DT_QWEN3;
     for (int64_t l = 0; l < a->L; l++) {
         if (qwen && sliding[l] && window == 0)
-            return DT_FAIL(in.code, "%s: 'layer_types' makes layer %lld slide, but there is no "
+            return DT_FAIL(in.code,
+                           "%s: 'layer_types' makes layer %lld slide, but there is no "
                            "'sliding_window' (or 'use_sliding_window' is false)",
                            in.where, (long long)l);
         if (!qwen && sliding[l] != (window > 0))

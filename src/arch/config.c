@@ -146,7 +146,8 @@ static int check_heads(struct dt_json_in in, const struct dt_arch *a, bool free_
         return DT_FAIL(in.code, "%s: the width %lld is not a multiple of the %lld attention heads",
                        in.where, (long long)a->C, (long long)a->H);
     if (a->H % a->K != 0)
-        return DT_FAIL(in.code, "%s: %lld attention heads are not a multiple of "
+        return DT_FAIL(in.code,
+                       "%s: %lld attention heads are not a multiple of "
                        "'num_key_value_heads' (%lld)",
                        in.where, (long long)a->H, (long long)a->K);
     if ((a->H + 2 * a->K) * a->D > DT_ARCH_DIM)
@@ -311,8 +312,7 @@ int dt_arch_parse(const char *json, size_t bytes, const char *path_for_messages,
     struct dt_arch *a = NULL;
     int rc;
     if (!json_is_object(root)) {
-        rc = DT_FAIL(DT_E_MODEL, "%s: expected an object {...}, found an array",
-                     path_for_messages);
+        rc = DT_FAIL(DT_E_MODEL, "%s: expected an object {...}, found an array", path_for_messages);
         goto done;
     }
     DT_CHECK(done, rc, DT_NEW(&a, 1));

@@ -126,7 +126,8 @@ static int refuse_architectures(struct dt_json_in in)
     size_t i;
     DT_TRY(dt_json_get_array(in, "architectures", &list));
     static const char *const known[] = {"ForCausalLM", "LMHeadModel", "Model"};
-    json_array_foreach(list, i, item) {
+    json_array_foreach(list, i, item)
+    {
         const char *name = json_string_value(item);
         if (!name)
             return DT_FAIL(in.code, "%s: 'architectures' holds something that is no string",

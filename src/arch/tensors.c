@@ -19,7 +19,7 @@ enum extent { ONE_ROW, EXT_V, EXT_P, EXT_C, EXT_3C, EXT_Q, EXT_KV, EXT_D, EXT_F 
 
 struct form {
     enum dt_role role;
-    const char *name; /* without the prefix of the layer */
+    const char *name;       /* without the prefix of the layer */
     enum extent rows, cols; /* as stored; ONE_ROW: rank 1 */
     enum dt_split split;
     enum dt_unit unit;
@@ -91,10 +91,18 @@ struct forms {
 static struct forms forms_of(const struct dt_arch *a)
 {
     if (a->family == DT_GPT2)
-        return (struct forms){gpt2_layer, gpt2_ends, sizeof gpt2_layer / sizeof *gpt2_layer,
-                              sizeof gpt2_ends / sizeof *gpt2_ends, "transformer.", "h."};
-    return (struct forms){llama_layer, llama_ends, sizeof llama_layer / sizeof *llama_layer,
-                          sizeof llama_ends / sizeof *llama_ends, "model.", "layers."};
+        return (struct forms){gpt2_layer,
+                              gpt2_ends,
+                              sizeof gpt2_layer / sizeof *gpt2_layer,
+                              sizeof gpt2_ends / sizeof *gpt2_ends,
+                              "transformer.",
+                              "h."};
+    return (struct forms){llama_layer,
+                          llama_ends,
+                          sizeof llama_layer / sizeof *llama_layer,
+                          sizeof llama_ends / sizeof *llama_ends,
+                          "model.",
+                          "layers."};
 }
 
 static bool has(const struct dt_arch *a, enum dt_role role, struct dt_biases b)
@@ -153,8 +161,7 @@ static enum dt_segment_kind segment_of(enum dt_role role)
     return role <= DT_DOWN_B ? DT_SEG_MLP : DT_SEG_HEAD;
 }
 
-static void append(struct dt_arch *a, const struct forms *f, const struct form *form,
-                   int64_t layer)
+static void append(struct dt_arch *a, const struct forms *f, const struct form *form, int64_t layer)
 {
     struct dt_tensor *t = &a->tensors[a->tensor_count];
     if (layer >= 0)

@@ -1,4 +1,5 @@
-/* The life of a configuration being read: values, where each was given, and the list of problems. */
+/* The life of a configuration being read: values, where each was given, and the list of problems.
+ */
 #include "base/config.h"
 
 #include "base/config_private.h"

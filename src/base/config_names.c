@@ -34,7 +34,8 @@ static size_t section_size(const char *name)
     return dot ? (size_t)(dot - name) + 1 : 0;
 }
 
-/* Step through words separated by spaces: copies the next one, returns what follows it, NULL at the end. */
+/* Step through words separated by spaces: copies the next one, returns what follows it, NULL at the
+ * end. */
 static const char *next_word(const char *list, char out[NAME_MAX_BYTES])
 {
     if (!list)
@@ -53,8 +54,8 @@ static bool is_synonym(const struct dt_config_key *key, const char *name)
     char word[NAME_MAX_BYTES];
     size_t section = section_size(key->name);
     for (const char *p = key->synonyms; (p = next_word(p, word)) != NULL;)
-        if (strcmp(word, name) == 0 ||
-            (section && strncmp(name, key->name, section) == 0 && strcmp(name + section, word) == 0))
+        if (strcmp(word, name) == 0 || (section && strncmp(name, key->name, section) == 0 &&
+                                        strcmp(name + section, word) == 0))
             return true;
     return false;
 }
@@ -81,7 +82,8 @@ bool dt_config_is_section(const struct dt_config_table *table, const char *name)
     return false;
 }
 
-const struct dt_config_word *dt_config_word_find(const struct dt_config_table *table, const char *name)
+const struct dt_config_word *dt_config_word_find(const struct dt_config_table *table,
+                                                 const char *name)
 {
     char form[NAME_MAX_BYTES];
     if (!normal_form(form, name))
@@ -99,7 +101,8 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Edit distance with swaps of neighbours (optimal string alignment); both shorter than NAME_MAX_BYTES. */
+/* Edit distance with swaps of neighbours (optimal string alignment); both shorter than
+ * NAME_MAX_BYTES. */
 static int distance(const char *a, const char *b)
 {
     int rows[3][NAME_MAX_BYTES + 1];
@@ -131,8 +134,8 @@ struct nearest {
     int distance;
 };
 
-static void consider(struct nearest *best, const char *meant, const char *given, const char *candidate,
-                     int penalty)
+static void consider(struct nearest *best, const char *meant, const char *given,
+                     const char *candidate, int penalty)
 {
     int longer = (int)strlen(given) - (int)strlen(candidate), most = reach(candidate);
     if (strlen(candidate) >= NAME_MAX_BYTES || longer > most || longer < -most)

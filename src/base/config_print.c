@@ -9,7 +9,8 @@ static void put_character(FILE *f, const unsigned char *p, size_t n)
     unsigned long code = n == 1 ? p[0] : p[0] & (0xffu >> (n + 1));
     for (size_t i = 1; i < n; i++)
         code = code << 6 | (p[i] & 0x3fu);
-    /* What YAML calls printable, without its line breaks (U+0085, U+2028, U+2029) and the mark U+FEFF. */
+    /* What YAML calls printable, without its line breaks (U+0085, U+2028, U+2029) and the mark
+     * U+FEFF. */
     bool plain = (code >= 0x20 && code < 0x7f) || (code >= 0xa0 && code < 0xd800) ||
                  (code >= 0xe000 && code < 0xfffe) || code >= 0x10000;
     if (code == 0x2028 || code == 0x2029 || code == 0xfeff)
@@ -25,7 +26,8 @@ static void put_character(FILE *f, const unsigned char *p, size_t n)
 /* Plain when nobody can misread it, else in double quotes. The text is valid UTF-8. */
 static void put_string(FILE *f, const char *s)
 {
-    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    static const char safe[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
     size_t size = strlen(s);
     if (size && strspn(s, safe) == size && !strchr("+-", s[0]) && !dt_config_looks_typed(s)) {
         fputs(s, f);
@@ -202,11 +204,16 @@ static void put_range(FILE *f, const struct dt_config_key *key)
 static void put_type(FILE *f, const struct dt_config_key *key)
 {
     static const char *const words[] = {
-        [DT_CONFIG_INT] = "an integer",        [DT_CONFIG_FLOAT] = "a number",
-        [DT_CONFIG_BOOL] = "true or false",    [DT_CONFIG_ENUM] = "one of: ",
-        [DT_CONFIG_STRING] = "a string",       [DT_CONFIG_PATH] = "a path",
-        [DT_CONFIG_STRINGS] = "a list of strings", [DT_CONFIG_PATHS] = "a list of paths",
-        [DT_CONFIG_PATTERNS] = "a list of patterns", [DT_CONFIG_FLOATS] = "a list of ",
+        [DT_CONFIG_INT] = "an integer",
+        [DT_CONFIG_FLOAT] = "a number",
+        [DT_CONFIG_BOOL] = "true or false",
+        [DT_CONFIG_ENUM] = "one of: ",
+        [DT_CONFIG_STRING] = "a string",
+        [DT_CONFIG_PATH] = "a path",
+        [DT_CONFIG_STRINGS] = "a list of strings",
+        [DT_CONFIG_PATHS] = "a list of paths",
+        [DT_CONFIG_PATTERNS] = "a list of patterns",
+        [DT_CONFIG_FLOATS] = "a list of ",
         [DT_CONFIG_AMOUNT] = "a number of ",
     };
     if (key->names) {
@@ -239,7 +246,8 @@ static const char *default_of(const struct dt_config_key *key)
     return key->fallback ? key->fallback : key->default_words ? key->default_words : "";
 }
 
-static const char *doc_of_section(const struct dt_config_table *table, const struct dt_config_key *key)
+static const char *doc_of_section(const struct dt_config_table *table,
+                                  const struct dt_config_key *key)
 {
     size_t n = section_of(key);
     for (const struct dt_config_section *s = table->sections; n && s && s->name; s++)
@@ -319,7 +327,8 @@ void dt_config_markdown(const struct dt_config_table *table, FILE *f)
         put_row(f, key);
     }
     fputs("\n## Refused by name\n\nThese belong to other programs or to later versions; each is "
-          "answered with what to write instead.\n\n| name | answer |\n|---|---|\n", f);
+          "answered with what to write instead.\n\n| name | answer |\n|---|---|\n",
+          f);
     for (const struct dt_config_word *w = table->words; w && w->name; w++) {
         fprintf(f, "| `%s` | ", w->name);
         put_cell(f, w->text);

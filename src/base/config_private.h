@@ -1,5 +1,6 @@
-/* What the files of the configuration engine share: config.c keeps values and problems, config_names.c
- * knows names, config_value.c turns scalars into values, config_yaml.c reads YAML, config_print.c writes. */
+/* What the files of the configuration engine share: config.c keeps values and problems,
+ * config_names.c knows names, config_value.c turns scalars into values, config_yaml.c reads YAML,
+ * config_print.c writes. */
 #ifndef DT_BASE_CONFIG_PRIVATE_H
 #define DT_BASE_CONFIG_PRIVATE_H
 
@@ -16,7 +17,7 @@ struct dt_config {
     int64_t problems, unsupported;
     bool no_memory;
     bool unreadable; /* no document to speak of: what is missing from it need not be said */
-    bool option; /* reading the command line: later values replace earlier ones */
+    bool option;     /* reading the command line: later values replace earlier ones */
 };
 
 struct dt_config_scalar {

@@ -1,7 +1,7 @@
 /* Scalars: from the text between two marks of YAML to a number, a word or a path.
  *
- * Plain scalars have the type that their key has, never one guessed from their looks: `model: 1e3` is
- * a path. A quoted number is a string and so no number. Nothing depends on the locale. */
+ * Plain scalars have the type that their key has, never one guessed from their looks: `model: 1e3`
+ * is a path. A quoted number is a string and so no number. Nothing depends on the locale. */
 #include "base/config_private.h"
 
 #include <errno.h>
@@ -187,7 +187,8 @@ static bool is_text(const struct dt_config_scalar *s)
     return true;
 }
 
-/* directory + "/" + text, without "." parts and doubled slashes; ".." stays, links may hide behind it. */
+/* directory + "/" + text, without "." parts and doubled slashes; ".." stays, links may hide behind
+ * it. */
 static char *absolute_path(const char *directory, const char *text, size_t size)
 {
     size_t dir = text[0] == '/' ? 0 : strlen(directory), at = 0;

@@ -1,8 +1,8 @@
 /* YAML: a file, an option's value and a default all become nodes of libyaml, read by the table.
  *
- * libyaml builds the document (anchors are links there, so nothing is ever multiplied out) and we walk
- * it by the table: sections, keys, lists of scalars, never deeper. That bounds the work whatever the
- * bytes are; the size of a file, of a section and of a list is bounded too. */
+ * libyaml builds the document (anchors are links there, so nothing is ever multiplied out) and we
+ * walk it by the table: sections, keys, lists of scalars, never deeper. That bounds the work
+ * whatever the bytes are; the size of a file, of a section and of a list is bounded too. */
 #include "base/config_private.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -61,7 +61,8 @@ static bool read_item(struct reader *r, const struct dt_config_key *key, yaml_no
     char where[DT_CONFIG_MAX_STRING];
     place(r, n, where, sizeof where);
     if (n->type != YAML_SCALAR_NODE) {
-        expected(r, key, where, n->type == YAML_MAPPING_NODE ? "a mapping in the list" : "a list in the list");
+        expected(r, key, where,
+                 n->type == YAML_MAPPING_NODE ? "a mapping in the list" : "a list in the list");
         return false;
     }
     struct dt_config_scalar s = scalar_of(n);
@@ -93,8 +94,8 @@ static void read_strings(struct reader *r, const struct dt_config_key *key, cons
     struct dt_config_strings *out = dt_config_slot(key, r->c->values);
     dt_config_value_clear(key, r->c->values);
     if (count > DT_CONFIG_MAX_ITEMS) {
-        dt_config_add(r->c, false, where, "%s: found a list of %lld, at most %d are allowed", key->name,
-                      (long long)count, DT_CONFIG_MAX_ITEMS);
+        dt_config_add(r->c, false, where, "%s: found a list of %lld, at most %d are allowed",
+                      key->name, (long long)count, DT_CONFIG_MAX_ITEMS);
         return;
     }
     if (count == 0 && key->required) {
@@ -141,8 +142,8 @@ static bool refused_value(struct reader *r, const struct dt_config_key *key, con
         if (strncmp(w->name, key->name, n) != 0 || w->name[n] != '=' ||
             strlen(w->name + n + 1) != s->size || memcmp(w->name + n + 1, s->text, s->size) != 0)
             continue;
-        dt_config_add(r->c, w->unsupported, where, "%s: %s: %s%s", key->name, w->name + n + 1, w->text,
-                      w->unsupported ? " not built into this version" : "");
+        dt_config_add(r->c, w->unsupported, where, "%s: %s: %s%s", key->name, w->name + n + 1,
+                      w->text, w->unsupported ? " not built into this version" : "");
         return true;
     }
     return false;
@@ -214,7 +215,8 @@ static bool key_text(struct reader *r, const yaml_node_t *n, const char *where, 
 
 static void read_section(struct reader *r, const char *section, const char *where, yaml_node_t *n);
 
-static void read_pair(struct reader *r, const char *section, yaml_node_t *key_node, yaml_node_t *value)
+static void read_pair(struct reader *r, const char *section, yaml_node_t *key_node,
+                      yaml_node_t *value)
 {
     char where[DT_CONFIG_MAX_STRING], part[256], name[600];
     place(r, key_node, where, sizeof where);
@@ -242,10 +244,10 @@ static void read_section(struct reader *r, const char *section, const char *wher
     }
     if (n->type != YAML_MAPPING_NODE) {
         char quoted[DT_CONFIG_QUOTE];
-        const char *found = n->type == YAML_SCALAR_NODE
-                                ? dt_config_quote(quoted, (const char *)n->data.scalar.value,
-                                                  n->data.scalar.length)
-                                : "a list";
+        const char *found =
+            n->type == YAML_SCALAR_NODE
+                ? dt_config_quote(quoted, (const char *)n->data.scalar.value, n->data.scalar.length)
+                : "a list";
         dt_config_add(r->c, false, where, "found %s, expected %s%s with keys and values", found,
                       section[0] ? "section " : "a mapping", section);
         return;
@@ -275,8 +277,8 @@ static void parser_problem(struct reader *r, const yaml_parser_t *p, const char 
     if (r->c->option)
         dt_config_add(r->c, false, r->name, "bad YAML: %s", problem);
     else if (p->context)
-        dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s %s that starts in line %zu", r->name, line,
-                      problem, p->context, p->context_mark.line + 1);
+        dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s %s that starts in line %zu", r->name,
+                      line, problem, p->context, p->context_mark.line + 1);
     else
         dt_config_add(r->c, false, NULL, "%s:%zu: bad YAML: %s", r->name, line, problem);
 }
@@ -336,7 +338,8 @@ void dt_config_read_text(struct dt_config *c, const char *name, const char *dire
     c->option = false;
     set_directory(c, directory);
     if (size > DT_CONFIG_MAX_BYTES) {
-        dt_config_add(c, false, name, "has %zu bytes, at most %zu are read", size, DT_CONFIG_MAX_BYTES);
+        dt_config_add(c, false, name, "has %zu bytes, at most %zu are read", size,
+                      DT_CONFIG_MAX_BYTES);
         c->unreadable = true;
         return;
     }
@@ -362,7 +365,8 @@ void dt_config_read_file(struct dt_config *c, const char *path)
     free(text);
 }
 
-/* Is the value YAML, or the text itself? Texts are themselves unless quoted; lists of them in brackets. */
+/* Is the value YAML, or the text itself? Texts are themselves unless quoted; lists of them in
+ * brackets. */
 static bool value_is_yaml(const struct dt_config_key *key, const char *value)
 {
     if (!dt_config_is_text(key->type))

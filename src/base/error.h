@@ -18,23 +18,23 @@
 #include <stddef.h>
 
 /*     name        value  exit  text */
-#define DT_ERRORS(X)                                                                              \
-    X(OK, 0, 0, "ok")                                                                             \
-    X(E_INTERNAL, -1, 1, "internal error")                                                        \
-    X(E_USAGE, -2, 2, "bad usage")                                                                \
-    X(E_CONFIG, -3, 2, "bad configuration")                                                       \
-    X(E_UNSUPPORTED, -4, 2, "not supported")                                                      \
-    X(E_DATA, -5, 3, "bad data")                                                                  \
-    X(E_MODEL, -6, 3, "bad model")                                                                \
-    X(E_CHECKPOINT, -7, 3, "bad checkpoint")                                                      \
-    X(E_IO, -8, 1, "input/output error")                                                          \
-    X(E_NOT_FOUND, -9, 3, "not found")                                                            \
-    X(E_MEMORY, -10, 1, "out of memory")                                                          \
-    X(E_BUSY, -11, 1, "in use by another run")                                                    \
-    X(E_NUMERIC, -12, 1, "numeric failure")                                                       \
-    X(E_TIMEOUT, -13, 1, "timed out")                                                             \
-    X(E_SAVE, -14, 74, "the last save failed")                                                    \
-    X(E_STOPPED, -15, 75, "stopped before the end; start again to go on")                         \
+#define DT_ERRORS(X)                                                                               \
+    X(OK, 0, 0, "ok")                                                                              \
+    X(E_INTERNAL, -1, 1, "internal error")                                                         \
+    X(E_USAGE, -2, 2, "bad usage")                                                                 \
+    X(E_CONFIG, -3, 2, "bad configuration")                                                        \
+    X(E_UNSUPPORTED, -4, 2, "not supported")                                                       \
+    X(E_DATA, -5, 3, "bad data")                                                                   \
+    X(E_MODEL, -6, 3, "bad model")                                                                 \
+    X(E_CHECKPOINT, -7, 3, "bad checkpoint")                                                       \
+    X(E_IO, -8, 1, "input/output error")                                                           \
+    X(E_NOT_FOUND, -9, 3, "not found")                                                             \
+    X(E_MEMORY, -10, 1, "out of memory")                                                           \
+    X(E_BUSY, -11, 1, "in use by another run")                                                     \
+    X(E_NUMERIC, -12, 1, "numeric failure")                                                        \
+    X(E_TIMEOUT, -13, 1, "timed out")                                                              \
+    X(E_SAVE, -14, 74, "the last save failed")                                                     \
+    X(E_STOPPED, -15, 75, "stopped before the end; start again to go on")                          \
     X(E_NO_PROGRESS, -16, 93, "no progress over several starts; do not requeue")
 
 enum dt_err {
@@ -52,26 +52,26 @@ int dt_error_pass(int code, const char *file, int line);
 int dt_error_context(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define DT_FAIL(code, ...) dt_error_set((code), __FILE__, __LINE__, __VA_ARGS__)
-#define DT_TRY(expr)                                                                              \
-    do {                                                                                          \
-        int dt_try_rc_ = (expr);                                                                  \
-        if (dt_try_rc_ < 0)                                                                       \
-            return dt_error_pass(dt_try_rc_, __FILE__, __LINE__);                                 \
+#define DT_TRY(expr)                                                                               \
+    do {                                                                                           \
+        int dt_try_rc_ = (expr);                                                                   \
+        if (dt_try_rc_ < 0)                                                                        \
+            return dt_error_pass(dt_try_rc_, __FILE__, __LINE__);                                  \
     } while (0)
-#define DT_CHECK(label, rc, expr)                                                                 \
-    do {                                                                                          \
-        (rc) = (expr);                                                                            \
-        if ((rc) < 0) {                                                                           \
-            dt_error_pass((rc), __FILE__, __LINE__);                                              \
-            goto label;                                                                           \
-        }                                                                                         \
+#define DT_CHECK(label, rc, expr)                                                                  \
+    do {                                                                                           \
+        (rc) = (expr);                                                                             \
+        if ((rc) < 0) {                                                                            \
+            dt_error_pass((rc), __FILE__, __LINE__);                                               \
+            goto label;                                                                            \
+        }                                                                                          \
     } while (0)
 
-const char *dt_error_message(void);        /* of this thread's last failure; "" if none */
-const char *dt_error_trail(void);          /* "file:line < file:line ...", innermost first */
-const char *dt_error_name(int code);       /* "E_DATA" */
-const char *dt_error_text(int code);       /* "bad data" */
-int dt_error_exit_code(int code);          /* DESIGN 4: 0, 1, 2, 3, 74, 75, 93 */
+const char *dt_error_message(void);  /* of this thread's last failure; "" if none */
+const char *dt_error_trail(void);    /* "file:line < file:line ...", innermost first */
+const char *dt_error_name(int code); /* "E_DATA" */
+const char *dt_error_text(int code); /* "bad data" */
+int dt_error_exit_code(int code);    /* DESIGN 4: 0, 1, 2, 3, 74, 75, 93 */
 void dt_error_clear(void);
 
 /* Carry a failure from one thread to another (a data thread to the loop). */

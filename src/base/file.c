@@ -198,7 +198,8 @@ void dt_file_unmap(struct dt_map *m)
 void dt_map_forget(const struct dt_map *m)
 {
     if (m->size)
-        madvise((void *)(uintptr_t)m->data, m->size, MADV_DONTNEED); /* only advice: failing does no harm */
+        madvise((void *)(uintptr_t)m->data, m->size,
+                MADV_DONTNEED); /* only advice: failing does no harm */
 }
 
 int dt_map_hash(const struct dt_map *m, uint64_t *out)

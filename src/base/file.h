@@ -41,8 +41,8 @@ struct dt_map {
 };
 int dt_file_map(const char *path, struct dt_map *out);
 void dt_file_unmap(struct dt_map *m);
-/* Gives the pages that were read back to the system; they come again from its cache when they are read again. So
- * a file of any size costs memory only while it is looked at. */
+/* Gives the pages that were read back to the system; they come again from its cache when they are
+ * read again. So a file of any size costs memory only while it is looked at. */
 void dt_map_forget(const struct dt_map *m);
 /* dt_hash of the whole, forgetting as it goes. */
 int dt_map_hash(const struct dt_map *m, uint64_t *out);

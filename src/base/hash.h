@@ -7,7 +7,7 @@
 
 uint64_t dt_hash(const void *data, size_t size);
 
-struct dt_hasher; /* streaming */
+struct dt_hasher;                      /* streaming */
 struct dt_hasher *dt_hasher_new(void); /* NULL when out of memory */
 void dt_hasher_reset(struct dt_hasher *h);
 void dt_hasher_add(struct dt_hasher *h, const void *data, size_t size);

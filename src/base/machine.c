@@ -41,8 +41,8 @@ static int64_t read_number(const char *directory, const char *file)
     return strtoll(text, NULL, 10);
 }
 
-/* The directory of this process's control group: `controller` "" is version 2. A container often sees
- * a path that is not there; its own group is then the root of the mount. */
+/* The directory of this process's control group: `controller` "" is version 2. A container often
+ * sees a path that is not there; its own group is then the root of the mount. */
 static bool group_directory(const char *controller, char *out, size_t size)
 {
     char text[4096];
@@ -90,8 +90,8 @@ static void consider_limit(struct dt_machine_memory *m, int64_t limit, int64_t u
     }
 }
 
-static void group_memory(struct dt_machine_memory *m, const char *controller, const char *limit_file,
-                         const char *used_file, const char *cache_field)
+static void group_memory(struct dt_machine_memory *m, const char *controller,
+                         const char *limit_file, const char *used_file, const char *cache_field)
 {
     char directory[1024], path[1100], text[8192];
     if (!group_directory(controller, directory, sizeof directory))

@@ -1,6 +1,6 @@
 /* What this process may use of the machine it runs on: cores and memory, with the limits of its
- * control groups (version 1 and 2), its affinity and its resource limits. Nothing here fails: what the
- * system does not tell is 0 or "unknown". */
+ * control groups (version 1 and 2), its affinity and its resource limits. Nothing here fails: what
+ * the system does not tell is 0 or "unknown". */
 #ifndef DT_BASE_MACHINE_H
 #define DT_BASE_MACHINE_H
 
@@ -17,7 +17,8 @@ void dt_machine_memory(struct dt_machine_memory *out);
 /* Bytes that this process may still take: the lesser of `available` and `limit - used`. */
 int64_t dt_machine_memory_free(void);
 
-/* Cores that this process may use: its affinity, cut by the control groups' quota (rounded up); >= 1. */
+/* Cores that this process may use: its affinity, cut by the control groups' quota (rounded up);
+ * >= 1. */
 int dt_machine_threads(void);
 /* Cores online in the machine. */
 int dt_machine_cores(void);

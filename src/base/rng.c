@@ -38,7 +38,7 @@ uint64_t dt_rng_u64(struct dt_rng_key key, uint64_t index)
 
 uint64_t dt_rng_below(struct dt_rng_key key, uint64_t index, uint64_t bound)
 {
-    return (uint64_t)((__extension__ (unsigned __int128)dt_rng_u64(key, index) * bound) >> 64);
+    return (uint64_t)((__extension__(unsigned __int128) dt_rng_u64(key, index) * bound) >> 64);
 }
 
 double dt_rng_uniform(struct dt_rng_key key, uint64_t index)

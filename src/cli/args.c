@@ -1,7 +1,7 @@
 /* Arguments: one pass over the words after the verb, driven by the verb's table.
  *
- * Every value is checked while parsing, so that reading an option later cannot fail. Words that are no
- * option of a verb with a configuration are tried as keys of RUN.yaml and kept for
+ * Every value is checked while parsing, so that reading an option later cannot fail. Words that are
+ * no option of a verb with a configuration are tried as keys of RUN.yaml and kept for
  * dt_run_config_load, which knows their types. */
 #include "cli/cli.h"
 
@@ -74,13 +74,18 @@ static int check_value(const struct dt_cli_option *o, const char *value)
     int64_t i;
     double d;
     if (o->type == DT_CLI_INT && !(parse_int(value, &i) && in_range(o, (double)i)))
-        return o->max > 0 ? DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected an integer from %.15g to %.15g",
-                                    o->name, value, o->min, o->max)
-                          : DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected an integer", o->name, value);
+        return o->max > 0
+                   ? DT_FAIL(DT_E_USAGE,
+                             "--%s: found \"%.60s\", expected an integer from %.15g to %.15g",
+                             o->name, value, o->min, o->max)
+                   : DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected an integer", o->name,
+                             value);
     if (o->type == DT_CLI_FLOAT && !(parse_float(value, &d) && in_range(o, d)))
-        return o->max > 0 ? DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected a number from %.15g to %.15g",
+        return o->max > 0 ? DT_FAIL(DT_E_USAGE,
+                                    "--%s: found \"%.60s\", expected a number from %.15g to %.15g",
                                     o->name, value, o->min, o->max)
-                          : DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected a number", o->name, value);
+                          : DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected a number", o->name,
+                                    value);
     char names[256] = "";
     for (const char *const *n = o->names; n && *n; n++) {
         if (strcmp(*n, value) == 0)
@@ -89,7 +94,8 @@ static int check_value(const struct dt_cli_option *o, const char *value)
         snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", *n);
     }
     if (o->names)
-        return DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected one of: %s", o->name, value, names);
+        return DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected one of: %s", o->name, value,
+                       names);
     return DT_OK;
 }
 
@@ -115,7 +121,8 @@ static int flag_value(const struct word *w, bool sense, bool *out)
     if (!w->value)
         return DT_OK;
     if (!is_true(w->value) && !is_false(w->value))
-        return DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected true or false", w->name, w->value);
+        return DT_FAIL(DT_E_USAGE, "--%s: found \"%.60s\", expected true or false", w->name,
+                       w->value);
     *out = is_true(w->value) == sense;
     return DT_OK;
 }
@@ -142,8 +149,8 @@ static int take_option(struct dt_cli *cli, const struct dt_cli_option *o, struct
 /* --help, --verbose, --json. Returns 1 when the word was one of them. */
 static int take_common(struct dt_cli *cli, const struct word *w)
 {
-    bool *target = strcmp(w->name, "help") == 0      ? &cli->help
-                   : strcmp(w->name, "verbose") == 0 ? &cli->verbose
+    bool *target = strcmp(w->name, "help") == 0                      ? &cli->help
+                   : strcmp(w->name, "verbose") == 0                 ? &cli->verbose
                    : strcmp(w->name, "json") == 0 && cli->verb->json ? &cli->json
                                                                      : NULL;
     if (!target)
@@ -171,7 +178,8 @@ static int take_key(struct dt_cli *cli, struct word *w)
                    dt_config_find(table, w->name + 3) != NULL;
     const struct dt_config_word *word = key || negated ? NULL : dt_config_word_find(table, w->name);
     if (word && word->unsupported)
-        return DT_FAIL(DT_E_UNSUPPORTED, "--%s: %s not built into this version", w->name, word->text);
+        return DT_FAIL(DT_E_UNSUPPORTED, "--%s: %s not built into this version", w->name,
+                       word->text);
     if (word)
         return DT_FAIL(DT_E_USAGE, "--%s is no option: %s", w->name, word->text);
     if (!key && !negated)
@@ -256,9 +264,11 @@ static int check_complete(const struct dt_cli *cli)
     if (cli->help)
         return DT_OK;
     if (cli->argument_count < verb->min_arguments)
-        return dt_cli_usage(cli, cli->argument_count ? "an argument is missing" : "nothing to work on");
+        return dt_cli_usage(cli,
+                            cli->argument_count ? "an argument is missing" : "nothing to work on");
     if (verb->max_arguments >= 0 && cli->argument_count > verb->max_arguments)
-        return dt_cli_usage(cli, "unexpected argument \"%.60s\"", cli->arguments[verb->max_arguments]);
+        return dt_cli_usage(cli, "unexpected argument \"%.60s\"",
+                            cli->arguments[verb->max_arguments]);
     for (const struct dt_cli_option *o = verb->options; o && o->name; o++)
         if (o->required && !dt_cli_given(cli, o->name))
             return dt_cli_usage(cli, "--%s %s is missing", o->name, o->argument ? o->argument : "");
@@ -309,7 +319,8 @@ static const char *value_of(const struct dt_cli *cli, const char *name, enum dt_
 {
     const struct dt_cli_option *o = find_option(cli->verb, name);
     if (!o || o->type != type) {
-        fprintf(stderr, "ductile: verb %s does not declare --%s like this\n", cli->verb->name, name);
+        fprintf(stderr, "ductile: verb %s does not declare --%s like this\n", cli->verb->name,
+                name);
         abort();
     }
     const char *value = o->fallback;

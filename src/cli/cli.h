@@ -1,10 +1,10 @@
 /* The command line: verbs, their options, and what every verb shares.
  *
  * A verb is one file that defines one `const struct dt_cli_verb dt_cli_verb_NAME` and one line in
- * verbs.def. Its options are a table; parsing, `--help`, error messages with the nearest option, and
- * exit codes come from that table. Results go to standard output, everything else to standard error
- * (dt_info, dt_warn); a verb returns 0 or a negative code with its message in the trail, and never
- * exits or prints an error by itself.
+ * verbs.def. Its options are a table; parsing, `--help`, error messages with the nearest option,
+ * and exit codes come from that table. Results go to standard output, everything else to standard
+ * error (dt_info, dt_warn); a verb returns 0 or a negative code with its message in the trail, and
+ * never exits or prints an error by itself.
  *
  *     static const struct dt_cli_option options[] = {
  *         {"data", 0, "FILE", DT_CLI_STRING, .required = true, .doc = "what to evaluate on"},
@@ -23,8 +23,8 @@
  *         .name = "eval", .run = run, .arguments = "MODEL", .min_arguments = 1, .max_arguments = 1,
  *         .summary = "token-weighted mean loss of a model", .options = options, .json = true};
  *
- * Every verb has --help, --verbose and -C DIR; with `.json`, also --json. Asking for an option that the
- * verb does not declare is a programming error and stops the program in every build.
+ * Every verb has --help, --verbose and -C DIR; with `.json`, also --json. Asking for an option that
+ * the verb does not declare is a programming error and stops the program in every build.
  */
 #ifndef DT_CLI_CLI_H
 #define DT_CLI_CLI_H
@@ -38,7 +38,7 @@
 #include <stdio.h>
 
 enum dt_cli_type {
-    DT_CLI_FLAG,   /* --name, --no-name, --name=true|false */
+    DT_CLI_FLAG, /* --name, --no-name, --name=true|false */
     DT_CLI_INT,
     DT_CLI_FLOAT,
     DT_CLI_STRING, /* text or a path; one of `names` when given */
@@ -62,10 +62,11 @@ struct dt_cli;
 struct dt_cli_verb {
     const char *name;
     int (*run)(struct dt_cli *cli);
-    const char *arguments; /* "RUN.yaml", "build --tokenizer T -o PREFIX FILE..." for the usage line */
-    int min_arguments, max_arguments; /* max -1: any number */
-    const char *summary;              /* one line */
-    const char *details;              /* paragraphs for --help; may be NULL */
+    const char
+        *arguments; /* "RUN.yaml", "build --tokenizer T -o PREFIX FILE..." for the usage line */
+    int min_arguments, max_arguments;    /* max -1: any number */
+    const char *summary;                 /* one line */
+    const char *details;                 /* paragraphs for --help; may be NULL */
     const struct dt_cli_option *options; /* ends with name NULL; may be NULL */
     bool json;
     bool config; /* keys of RUN.yaml may follow as --section.key=value */
@@ -100,11 +101,13 @@ bool dt_cli_given(const struct dt_cli *cli, const char *name);
 /* The values of a DT_CLI_LIST in order; returns how many, writes up to `max`. */
 int dt_cli_list(const struct dt_cli *cli, const char *name, const char **out, int max);
 
-/* The one JSON document of --json to standard output, indented. Takes the reference; NULL is DT_E_MEMORY. */
+/* The one JSON document of --json to standard output, indented. Takes the reference; NULL is
+ * DT_E_MEMORY. */
 int dt_cli_json(struct dt_cli *cli, json_t *document);
 
 /* DT_E_USAGE with the verb's usage line, for what the tables cannot express. */
-int dt_cli_usage(const struct dt_cli *cli, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int dt_cli_usage(const struct dt_cli *cli, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* ---- the frame: main.c, args.c, help.c ------------------------------------------------------- */
 

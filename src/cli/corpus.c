@@ -1,5 +1,5 @@
-/* `ductile corpus build` tokenizes files into PREFIX.bin, .idx and .mask; `ductile corpus show` prints
- * what training would see: the tokens of a row, and which of them train. */
+/* `ductile corpus build` tokenizes files into PREFIX.bin, .idx and .mask; `ductile corpus show`
+ * prints what training would see: the tokens of a row, and which of them train. */
 #include "cli/cli.h"
 
 #include "base/arena.h"
@@ -35,13 +35,14 @@ static int fill_options(const struct dt_cli *cli, const struct dt_tokenizer *t,
     const char *end = dt_cli_string(cli, "end-of-text");
     if (!t || strcmp(end, "none") == 0)
         return DT_OK;
-    o->end_of_text = strcmp(end, "auto") == 0 ? dt_tokenizer_eos(t)
-                                              : dt_tokenizer_id(t, end, strlen(end));
+    o->end_of_text =
+        strcmp(end, "auto") == 0 ? dt_tokenizer_eos(t) : dt_tokenizer_id(t, end, strlen(end));
     if (o->end_of_text < 0 && strcmp(end, "auto") != 0)
         return DT_FAIL(DT_E_USAGE, "--end-of-text: the tokenizer has no token '%s'", end);
     if (o->end_of_text < 0)
-        dt_warn("the tokenizer names no eos_token, so nothing closes a text document; --end-of-text "
-                "TOKEN sets one, --end-of-text none says that this is meant");
+        dt_warn(
+            "the tokenizer names no eos_token, so nothing closes a text document; --end-of-text "
+            "TOKEN sets one, --end-of-text none says that this is meant");
     return DT_OK;
 }
 
@@ -64,8 +65,9 @@ static void print_description(const char *name, const struct dt_corpus *c)
 {
     struct dt_corpus_info i;
     dt_corpus_describe(c, &i);
-    printf("%s: %s%s%s%s, %" PRId64 " documents, %" PRId64 " tokens (%s), %" PRId64 " of them train", name,
-           i.format[0] ? i.format : "corpus", i.chat_template[0] ? " (" : "", i.chat_template,
+    printf("%s: %s%s%s%s, %" PRId64 " documents, %" PRId64 " tokens (%s), %" PRId64
+           " of them train",
+           name, i.format[0] ? i.format : "corpus", i.chat_template[0] ? " (" : "", i.chat_template,
            i.chat_template[0] ? ")" : "", i.documents, i.tokens, i.dtype, i.loss_tokens);
     if (i.bytes >= 0)
         printf(", %" PRId64 " bytes of text", i.bytes);
@@ -138,8 +140,8 @@ static int json_row(const struct dt_tokenizer *t, const struct shown_row *r, jso
         json_array_append_new(trains, json_integer(r->trains[i]));
     }
     json_t *row = json_pack("{s:I, s:I, s:I, s:o, s:o}", "row", (json_int_t)r->number, "tokens",
-                            (json_int_t)r->length, "loss_tokens", (json_int_t)r->trained, "ids", ids,
-                            "trains", trains);
+                            (json_int_t)r->length, "loss_tokens", (json_int_t)r->trained, "ids",
+                            ids, "trains", trains);
     struct dt_text text = {0};
     int rc = t ? dt_decode(t, r->ids, r->length, false, &text) : DT_OK;
     if (rc == DT_OK && text.p)
@@ -167,7 +169,8 @@ static void print_tokens(const struct dt_tokenizer *t, const struct shown_row *r
     }
     putchar('\n');
     if (r->length > most)
-        printf("  ... %" PRId64 " more (--tokens %" PRId64 " prints all)\n", r->length - most, r->length);
+        printf("  ... %" PRId64 " more (--tokens %" PRId64 " prints all)\n", r->length - most,
+               r->length);
 }
 
 /* The text, with what trains between [[ and ]]. */
@@ -244,8 +247,8 @@ static int show(struct dt_cli *cli)
     if (!dt_cli_given(cli, "row"))
         end = info.documents < 3 ? info.documents : 3;
     if (end > info.documents) {
-        rc = DT_FAIL(DT_E_USAGE, "--row %" PRId64 ": %s has %" PRId64 " documents", row, cli->arguments[1],
-                     info.documents);
+        rc = DT_FAIL(DT_E_USAGE, "--row %" PRId64 ": %s has %" PRId64 " documents", row,
+                     cli->arguments[1], info.documents);
         goto done;
     }
     if (!cli->json)
@@ -271,7 +274,8 @@ static const char *const bad_row_names[] = {"fail", "skip", NULL};
 static const struct dt_cli_option options[] = {
     {"tokenizer", 0, "T", DT_CLI_STRING, .doc = "tokenizer.json or a directory with one"},
     {"output", 'o', "PREFIX", DT_CLI_STRING, .doc = "build: write PREFIX.bin, .idx and .mask"},
-    {"row", 0, "N", DT_CLI_INT, .min = 0, .max = 1e15, .doc = "show: this one (default: the first 3)"},
+    {"row", 0, "N", DT_CLI_INT, .min = 0, .max = 1e15,
+     .doc = "show: this one (default: the first 3)"},
     {"tokens", 0, "N", DT_CLI_INT, .fallback = "200", .min = 1, .max = 1e15,
      .doc = "show: at most so many of a row"},
     {"format", 0, "NAME", DT_CLI_STRING, .fallback = "auto",
@@ -294,9 +298,10 @@ const struct dt_cli_verb dt_cli_verb_corpus = {
     .min_arguments = 1,
     .max_arguments = -1,
     .summary = "tokenize text and JSONL into a corpus; show its tokens and masks",
-    .details = "`show` also takes a JSONL or text file with --tokenizer and prints what training on it\n"
-               "would see: one token after the other with its id, '*' before those that train, then the\n"
-               "text with what trains between [[ and ]].",
+    .details =
+        "`show` also takes a JSONL or text file with --tokenizer and prints what training on it\n"
+        "would see: one token after the other with its id, '*' before those that train, then the\n"
+        "text with what trains between [[ and ]].",
     .options = options,
     .json = true,
 };

@@ -19,7 +19,7 @@ struct findings {
     int64_t memory_free;
     const char *kernels;
     double peak_f32, peak_bf16; /* GFLOP/s, 0: not measured */
-    int64_t disk_free;          /* bytes for us in the current directory's file system; -1 unknown */
+    int64_t disk_free; /* bytes for us in the current directory's file system; -1 unknown */
 };
 
 static const char *const sets[] = {"avx512bf16", "avx512", "avx2", "portable", "reference"};
@@ -55,29 +55,32 @@ static int print_json(struct dt_cli *cli, const struct findings *f)
         if (dt_kernels_find(sets[i]))
             json_array_append_new(usable, json_string(sets[i]));
     return dt_cli_json(
-        cli, json_pack("{s:s, s:i, s:i, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f}",
-                       "version", DT_VERSION, "cores", f->cores, "threads", f->threads, "cpu", f->cpu,
-                       "kernels", f->kernels, "kernel_sets", usable, "memory_total_bytes",
-                       (json_int_t)f->memory.total, "memory_available_bytes",
-                       (json_int_t)f->memory.available, "memory_limit_bytes",
-                       (json_int_t)f->memory.limit, "memory_limit_used_bytes",
-                       (json_int_t)f->memory.used, "memory_free_bytes", (json_int_t)f->memory_free,
-                       "huge_pages", f->huge_pages, "disk_free_bytes", (json_int_t)f->disk_free,
-                       "peak_gflops_float32", f->peak_f32, "peak_gflops_bfloat16", f->peak_bf16));
+        cli,
+        json_pack("{s:s, s:i, s:i, s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f}",
+                  "version", DT_VERSION, "cores", f->cores, "threads", f->threads, "cpu", f->cpu,
+                  "kernels", f->kernels, "kernel_sets", usable, "memory_total_bytes",
+                  (json_int_t)f->memory.total, "memory_available_bytes",
+                  (json_int_t)f->memory.available, "memory_limit_bytes",
+                  (json_int_t)f->memory.limit, "memory_limit_used_bytes",
+                  (json_int_t)f->memory.used, "memory_free_bytes", (json_int_t)f->memory_free,
+                  "huge_pages", f->huge_pages, "disk_free_bytes", (json_int_t)f->disk_free,
+                  "peak_gflops_float32", f->peak_f32, "peak_gflops_bfloat16", f->peak_bf16));
 }
 
 static void print_text(const struct findings *f)
 {
     printf("version      %s\n", DT_VERSION);
-    printf("cpu          %s, %d cores online, %d threads for a run\n", f->cpu, f->cores, f->threads);
+    printf("cpu          %s, %d cores online, %d threads for a run\n", f->cpu, f->cores,
+           f->threads);
     printf("kernels      %s (this CPU runs:", f->kernels);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (dt_kernels_find(sets[i]))
             printf(" %s", sets[i]);
     printf(")\n");
     if (f->peak_f32 > 0)
-        printf("peak         %.0f GFLOP/s float32, %.0f GFLOP/s bfloat16, measured with %d threads\n",
-               f->peak_f32, f->peak_bf16, f->threads);
+        printf(
+            "peak         %.0f GFLOP/s float32, %.0f GFLOP/s bfloat16, measured with %d threads\n",
+            f->peak_f32, f->peak_bf16, f->threads);
     printf("memory       %.1f GiB, %.1f GiB available", (double)f->memory.total / GIB,
            (double)f->memory.available / GIB);
     if (f->memory.limit)
@@ -97,7 +100,8 @@ static void advise(const struct findings *f)
     if (strcmp(f->huge_pages, "never") == 0)
         dt_warn("transparent huge pages are off; \"madvise\" makes large models faster");
     if (f->disk_free >= 0 && f->disk_free < (int64_t)1 << 30)
-        dt_warn("less than 1 GiB of disk is free here; checkpoints need three times the model or more");
+        dt_warn(
+            "less than 1 GiB of disk is free here; checkpoints need three times the model or more");
     if (access(".", W_OK) != 0)
         dt_warn("the current directory cannot be written");
 }
@@ -117,7 +121,8 @@ static const struct dt_cli_option options[] = {
     {"threads", 0, "N", DT_CLI_INT, .fallback = "0", .max = 4096,
      .doc = "threads to measure with; 0 is what a run would use"},
     {"kernels", 0, "SET", DT_CLI_STRING, .fallback = "auto", .doc = "kernel set to use"},
-    {"measure", .fallback = "true", .doc = "measure the peak of the CPU, about a second; --no-measure leaves it out"},
+    {"measure", .fallback = "true",
+     .doc = "measure the peak of the CPU, about a second; --no-measure leaves it out"},
     {0},
 };
 

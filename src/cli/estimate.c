@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* A plain text is one document and is encoded whole: the text, and five bytes for each of its tokens (ids and their
- * marks) at about 3.3 bytes of text a token. Rows of JSONL are encoded one by one and take nothing that counts. */
+/* A plain text is one document and is encoded whole: the text, and five bytes for each of its
+ * tokens (ids and their marks) at about 3.3 bytes of text a token. Rows of JSONL are encoded one by
+ * one and take nothing that counts. */
 static size_t preparation_bytes(const struct dt_run_config *c)
 {
     const struct dt_config_strings *lists[] = {&c->data.train, &c->data.eval};
@@ -28,15 +29,18 @@ static size_t preparation_bytes(const struct dt_run_config *c)
     return most;
 }
 
-static int print_json(struct dt_cli *cli, const struct dt_estimate *e, double seconds, double gflops)
+static int print_json(struct dt_cli *cli, const struct dt_estimate *e, double seconds,
+                      double gflops)
 {
-    json_t *worker = json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "worker", 0, "state_bytes", (json_int_t)e->state,
-                               "activation_bytes", (json_int_t)e->activations, "batch_bytes", (json_int_t)e->batches,
-                               "preparation_bytes", (json_int_t)e->preparation, "process_bytes", (json_int_t)e->process, "total_bytes",
-                               (json_int_t)e->total);
-    return dt_cli_json(cli, json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:[o]}", "total_bytes", (json_int_t)e->total,
-                                      "parameters", (json_int_t)e->parameters, "trainable", (json_int_t)e->trainable,
-                                      "flops_per_step", e->step_flops, "seconds_per_step", seconds, "gflops_assumed",
+    json_t *worker = json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "worker", 0, "state_bytes",
+                               (json_int_t)e->state, "activation_bytes", (json_int_t)e->activations,
+                               "batch_bytes", (json_int_t)e->batches, "preparation_bytes",
+                               (json_int_t)e->preparation, "process_bytes", (json_int_t)e->process,
+                               "total_bytes", (json_int_t)e->total);
+    return dt_cli_json(cli, json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:[o]}", "total_bytes",
+                                      (json_int_t)e->total, "parameters", (json_int_t)e->parameters,
+                                      "trainable", (json_int_t)e->trainable, "flops_per_step",
+                                      e->step_flops, "seconds_per_step", seconds, "gflops_assumed",
                                       gflops, "workers", worker));
 }
 
@@ -45,16 +49,21 @@ static void print_text(const struct dt_estimate *e, double seconds, double gflop
     const struct {
         const char *name;
         size_t bytes;
-    } rows[] = {{"weights, gradients, moments", e->state}, {"activations and scratch", e->activations},
-                {"batches", e->batches},                   {"or: tokenizing, before", e->preparation},
-                {"program and libraries", e->process},     {"total", e->total}};
-    printf("parameters                   %12lld (%lld train)\n", (long long)e->parameters, (long long)e->trainable);
+    } rows[] = {{"weights, gradients, moments", e->state},
+                {"activations and scratch", e->activations},
+                {"batches", e->batches},
+                {"or: tokenizing, before", e->preparation},
+                {"program and libraries", e->process},
+                {"total", e->total}};
+    printf("parameters                   %12lld (%lld train)\n", (long long)e->parameters,
+           (long long)e->trainable);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("%-28s %12.1f MiB\n", rows[i].name, (double)rows[i].bytes / 0x1p20);
     printf("FLOPs per step               %12.1f GFLOP\n", e->step_flops / 1e9);
     printf("time per step                %12.2f s at %.0f GFLOP/s\n", seconds, gflops);
     if (steps > 0)
-        printf("time of %lld steps           %12.0f s\n", (long long)steps, seconds * (double)steps);
+        printf("time of %lld steps           %12.0f s\n", (long long)steps,
+               seconds * (double)steps);
 }
 
 static int estimate(struct dt_cli *cli, const struct dt_run_config *c)
@@ -104,7 +113,8 @@ static int run(struct dt_cli *cli)
 
 static const struct dt_cli_option options[] = {
     {"gflops", 0, "N", DT_CLI_FLOAT, .fallback = "300", .min = 0.001, .max = 1e9,
-     .doc = "speed to reckon time with, in GFLOP/s; `ductile doctor --measure` tells this machine's peak"},
+     .doc = "speed to reckon time with, in GFLOP/s; `ductile doctor --measure` tells this "
+            "machine's peak"},
     {0},
 };
 

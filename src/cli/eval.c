@@ -20,8 +20,10 @@ static int gradients(struct dt_file_evaluation *e, struct dt_evaluation *out)
     if (rc >= 0) {
         dt_global_batch_read(&batch, e->data, samples, n);
         rc = dt_executor_gradients(&e->executor, &batch, &loss);
-        *out = (struct dt_evaluation){
-            .loss = loss, .tokens = batch.loss_tokens, .sequences = n, .bytes = dt_dataset_bytes(e->data)};
+        *out = (struct dt_evaluation){.loss = loss,
+                                      .tokens = batch.loss_tokens,
+                                      .sequences = n,
+                                      .bytes = dt_dataset_bytes(e->data)};
         dt_global_batch_free(&batch);
     }
     free(samples);
@@ -82,13 +84,14 @@ static int print(struct dt_cli *cli, const struct dt_evaluation *r)
     double bits = r->bytes > 0 ? r->loss / log(2) / (double)r->bytes : 0;
     if (cli->json) {
         json_t *mean = isfinite(loss) ? json_real(loss) : json_null(); /* JSON has no NaN */
-        json_t *o = json_pack("{s:o, s:I, s:I}", "loss", mean, "tokens", (json_int_t)r->tokens, "sequences",
-                              (json_int_t)r->sequences);
+        json_t *o = json_pack("{s:o, s:I, s:I}", "loss", mean, "tokens", (json_int_t)r->tokens,
+                              "sequences", (json_int_t)r->sequences);
         if (o && isfinite(bits) && bits > 0)
             json_object_set_new(o, "bits_per_byte", json_real(bits));
         return dt_cli_json(cli, o);
     }
-    printf("loss %.6f\ntokens %lld\nsequences %lld\n", loss, (long long)r->tokens, (long long)r->sequences);
+    printf("loss %.6f\ntokens %lld\nsequences %lld\n", loss, (long long)r->tokens,
+           (long long)r->sequences);
     if (bits > 0)
         printf("bits_per_byte %.4f\n", bits);
     return DT_OK;
@@ -109,10 +112,12 @@ static int run(struct dt_cli *cli)
 
 static const struct dt_cli_option options[] = {
     {"data", 0, "FILE", DT_CLI_STRING, .required = true, .doc = "a corpus, JSONL or text file"},
-    {"grads", 0, "OUT.safetensors", DT_CLI_STRING, .doc = "also write the gradient of the mean loss"},
+    {"grads", 0, "OUT.safetensors", DT_CLI_STRING,
+     .doc = "also write the gradient of the mean loss"},
     {"max-length", 0, "N", DT_CLI_INT, .fallback = "0", .min = 0, .max = 1 << 30,
      .doc = "longest sequence; 0: the model's positions"},
-    {"format", 0, "NAME", DT_CLI_STRING, .fallback = "auto", .doc = "row format of a JSONL file, as data.format"},
+    {"format", 0, "NAME", DT_CLI_STRING, .fallback = "auto",
+     .doc = "row format of a JSONL file, as data.format"},
     {"chat-template", 0, "NAME", DT_CLI_STRING, .fallback = "auto", .doc = "as data.chat_template"},
     {"end-of-text", 0, "TOKEN", DT_CLI_STRING, .fallback = "auto", .doc = "as data.end_of_text"},
     DT_CLI_MODEL_OPTIONS,

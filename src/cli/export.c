@@ -24,7 +24,8 @@ static int run(struct dt_cli *cli)
 }
 
 static const struct dt_cli_option options[] = {
-    {"dtype", 0, "TYPE", DT_CLI_STRING, .fallback = "bfloat16", .names = dt_cli_dtypes, .doc = "of the written weights"},
+    {"dtype", 0, "TYPE", DT_CLI_STRING, .fallback = "bfloat16", .names = dt_cli_dtypes,
+     .doc = "of the written weights"},
     {"merge", 0, "ADAPTER", DT_CLI_STRING, .doc = "comes with adapters, in a later version"},
     {0},
 };

@@ -76,10 +76,13 @@ static int print_new(struct speech *s, bool last)
 }
 
 /* Returns in *why what ended it. */
-static int speak(struct dt_cli *cli, struct speech *s, int64_t most, bool ids_only, const char **why)
+static int speak(struct dt_cli *cli, struct speech *s, int64_t most, bool ids_only,
+                 const char **why)
 {
-    struct dt_sampling how = {.temperature = dt_cli_float(cli, "temperature"), .top_k = dt_cli_int(cli, "top-k"),
-                              .top_p = dt_cli_float(cli, "top-p"), .seed = (uint64_t)dt_cli_int(cli, "seed")};
+    struct dt_sampling how = {.temperature = dt_cli_float(cli, "temperature"),
+                              .top_k = dt_cli_int(cli, "top-k"),
+                              .top_p = dt_cli_float(cli, "top-p"),
+                              .seed = (uint64_t)dt_cli_int(cli, "seed")};
     bool ignore = dt_cli_flag(cli, "ignore-eos");
     *why = "the number of new tokens is reached";
     DT_TRY(dt_generator_feed(&s->generator, s->prompt.p, s->prompt.n));
@@ -126,7 +129,8 @@ static int encode_chat(struct speech *s, const char *template, const char *text)
     int32_t end = s->ends.n > 0 ? s->ends.id[0] : -1;
     DT_TRY(dt_chat_open(template, s->session.path, s->tokenizer, end, &chat));
     if (!chat)
-        return DT_FAIL(DT_E_NOT_FOUND, "%s has no chat template; give --chat-template NAME", s->session.path);
+        return DT_FAIL(DT_E_NOT_FOUND, "%s has no chat template; give --chat-template NAME",
+                       s->session.path);
     int rc = dt_encoder_new(s->tokenizer, &e);
     if (rc >= 0)
         rc = dt_chat_encode(chat, e, &turn, 1, true, &tokens, &spoken);
@@ -146,7 +150,9 @@ static int read_prompt(struct dt_cli *cli, struct speech *s)
     else if (!text)
         return dt_cli_usage(cli, "give --prompt TEXT (or --ids 1,2,3)");
     else if (!s->tokenizer)
-        return DT_FAIL(DT_E_NOT_FOUND, "%s holds no tokenizer.json, so text cannot be read; give --ids", s->session.path);
+        return DT_FAIL(DT_E_NOT_FOUND,
+                       "%s holds no tokenizer.json, so text cannot be read; give --ids",
+                       s->session.path);
     else if (dt_cli_flag(cli, "chat"))
         DT_TRY(encode_chat(s, dt_cli_string(cli, "chat-template"), text));
     else
@@ -165,8 +171,8 @@ static int generate(struct dt_cli *cli, struct speech *s, enum dt_dtype compute)
     DT_TRY(read_prompt(cli, s));
     int64_t most = dt_cli_int(cli, "max-new-tokens"), context = s->session.arch->positions;
     if (s->prompt.n >= context)
-        return DT_FAIL(DT_E_DATA, "the prompt has %lld tokens, the context holds %lld", (long long)s->prompt.n,
-                       (long long)context);
+        return DT_FAIL(DT_E_DATA, "the prompt has %lld tokens, the context holds %lld",
+                       (long long)s->prompt.n, (long long)context);
     if (context > s->prompt.n + most)
         context = s->prompt.n + most;
     DT_TRY(dt_generator_open(&s->session, compute, context, &s->generator));
@@ -196,9 +202,12 @@ static const struct dt_cli_option options[] = {
     {"prompt", 0, "TEXT", DT_CLI_STRING, .doc = "what to continue; with --chat a user's message"},
     {"ids", 0, "1,2,3", DT_CLI_STRING, .doc = "the prompt as ids"},
     {"print-ids", .type = DT_CLI_FLAG, .doc = "print ids instead of text"},
-    {"max-new-tokens", 0, "N", DT_CLI_INT, .fallback = "128", .min = 0, .max = 1 << 30, .doc = "stop after so many"},
-    {"temperature", 0, "T", DT_CLI_FLOAT, .fallback = "0", .min = 0, .max = 100, .doc = "0: always the likeliest token"},
-    {"top-k", 0, "K", DT_CLI_INT, .fallback = "0", .min = 0, .max = 1 << 30, .doc = "of the K likeliest only; 0: all"},
+    {"max-new-tokens", 0, "N", DT_CLI_INT, .fallback = "128", .min = 0, .max = 1 << 30,
+     .doc = "stop after so many"},
+    {"temperature", 0, "T", DT_CLI_FLOAT, .fallback = "0", .min = 0, .max = 100,
+     .doc = "0: always the likeliest token"},
+    {"top-k", 0, "K", DT_CLI_INT, .fallback = "0", .min = 0, .max = 1 << 30,
+     .doc = "of the K likeliest only; 0: all"},
     {"top-p", 0, "P", DT_CLI_FLOAT, .fallback = "1", .min = 0, .max = 1,
      .doc = "of the fewest likeliest tokens that hold this share"},
     {"seed", 0, "S", DT_CLI_INT, .fallback = "1", .min = 0, .max = 9e15, .doc = "of the choice"},

@@ -35,12 +35,14 @@ void dt_cli_help(const struct dt_cli_verb *verb, FILE *f)
     for (const struct dt_cli_option *o = verb->options; o && o->name; o++)
         put_option(f, o);
     if (verb->json)
-        fprintf(f, "  %-28s %s\n", "--json", "one JSON document on standard output, nothing else there");
+        fprintf(f, "  %-28s %s\n", "--json",
+                "one JSON document on standard output, nothing else there");
     fprintf(f, "  %-28s %s\n", "--verbose", "more words, and where a failure came from");
     fprintf(f, "  %-28s %s\n", "-C DIR", "change to DIR first");
     fprintf(f, "  %-28s %s\n", "--help", "this text");
     if (verb->config) {
-        fputs("\nkeys of RUN.yaml, which may also be given here (paths are then relative to the current "
+        fputs("\nkeys of RUN.yaml, which may also be given here (paths are then relative to the "
+              "current "
               "directory):\n",
               f);
         dt_config_help(&dt_run_config_table, f);
@@ -55,7 +57,8 @@ void dt_cli_help_all(FILE *f)
     for (size_t i = 0; dt_cli_verbs[i]; i++)
         fprintf(f, "  %-10s %s\n", dt_cli_verbs[i]->name, dt_cli_verbs[i]->summary);
     fputs("\nductile VERB --help tells about one. Exit codes: 0 done, 1 failure, 2 bad usage or "
-          "configuration,\n3 bad data or model, 74 the last save failed, 75 stopped, start again to go "
+          "configuration,\n3 bad data or model, 74 the last save failed, 75 stopped, start again "
+          "to go "
           "on.\n",
           f);
 }

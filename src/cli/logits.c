@@ -6,10 +6,14 @@
 
 #include <stdlib.h>
 
-static int forward(const struct dt_session *s, enum dt_dtype compute, const struct dt_ids *ids, float *out)
+static int forward(const struct dt_session *s, enum dt_dtype compute, const struct dt_ids *ids,
+                   float *out)
 {
     int64_t T = ids->n, V = s->arch->V;
-    struct dt_executor_options o = {.compute = compute, .microbatch_tokens = T, .positions = T, .max_sequences = 1,
+    struct dt_executor_options o = {.compute = compute,
+                                    .microbatch_tokens = T,
+                                    .positions = T,
+                                    .max_sequences = 1,
                                     .max_tokens = T};
     struct dt_executor e;
     struct dt_global_batch batch;
@@ -35,10 +39,12 @@ static int forward(const struct dt_session *s, enum dt_dtype compute, const stru
     return rc;
 }
 
-static int write_logits(const struct dt_session *s, enum dt_dtype compute, const struct dt_ids *ids, const char *path)
+static int write_logits(const struct dt_session *s, enum dt_dtype compute, const struct dt_ids *ids,
+                        const char *path)
 {
     float *logits; /* [T, V] */
-    struct dt_tensor_spec spec = {.name = "logits", .dtype = DT_F32, .rank = 2, .shape = {ids->n, s->arch->V}};
+    struct dt_tensor_spec spec = {
+        .name = "logits", .dtype = DT_F32, .rank = 2, .shape = {ids->n, s->arch->V}};
     if (ids->n > s->arch->positions && s->arch->learned_positions)
         return DT_FAIL(DT_E_DATA, "%lld ids, but the model has %lld positions", (long long)ids->n,
                        (long long)s->arch->positions);
@@ -62,7 +68,8 @@ static int run(struct dt_cli *cli)
     if (rc >= 0)
         rc = write_logits(&s, compute, &ids, dt_cli_string(cli, "output"));
     if (rc >= 0)
-        dt_info("wrote logits [%lld, %lld] to %s", (long long)ids.n, (long long)s.arch->V, dt_cli_string(cli, "output"));
+        dt_info("wrote logits [%lld, %lld] to %s", (long long)ids.n, (long long)s.arch->V,
+                dt_cli_string(cli, "output"));
     dt_ids_free(&ids);
     dt_session_close(&s);
     return rc;
@@ -70,7 +77,8 @@ static int run(struct dt_cli *cli)
 
 static const struct dt_cli_option options[] = {
     {"ids", 0, "1,2,3", DT_CLI_STRING, .required = true, .doc = "the sequence"},
-    {"output", 'o', "OUT.safetensors", DT_CLI_STRING, .required = true, .doc = "where tensor `logits` [T, V] goes"},
+    {"output", 'o', "OUT.safetensors", DT_CLI_STRING, .required = true,
+     .doc = "where tensor `logits` [T, V] goes"},
     DT_CLI_MODEL_OPTIONS,
     {0},
 };

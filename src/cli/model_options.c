@@ -25,9 +25,11 @@ int dt_cli_ids(const char *text, int64_t V, struct dt_ids *out)
         errno = 0;
         long long id = strtoll(p, &end, 10);
         if (end == p || errno || (*end != ',' && *end != '\0'))
-            return DT_FAIL(DT_E_USAGE, "--ids: expected numbers with commas between them, found '%.40s'", p);
+            return DT_FAIL(DT_E_USAGE,
+                           "--ids: expected numbers with commas between them, found '%.40s'", p);
         if (id < 0 || id >= V)
-            return DT_FAIL(DT_E_DATA, "--ids: %lld is not below the model's vocabulary of %lld", id, (long long)V);
+            return DT_FAIL(DT_E_DATA, "--ids: %lld is not below the model's vocabulary of %lld", id,
+                           (long long)V);
         DT_TRY(dt_ids_push(out, (int32_t)id));
         if (*end == '\0')
             return DT_OK;

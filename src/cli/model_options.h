@@ -9,11 +9,20 @@
 
 extern const char *const dt_cli_dtypes[];
 
-#define DT_CLI_MODEL_OPTIONS                                                                                           \
-    {"dtype", 0, "TYPE", DT_CLI_STRING, .fallback = "bfloat16", .names = dt_cli_dtypes,                                \
-     .doc = "what enters a matrix product: bfloat16 or float32"},                                                      \
-        {"threads", 0, "N", DT_CLI_INT, .fallback = "0", .min = 0, .max = 4096, .doc = "0: all cores of this process"}, \
-        {"kernels", 0, "SET", DT_CLI_STRING, .fallback = "auto", .doc = "a kernel set by name; see `ductile doctor`"}
+#define DT_CLI_MODEL_OPTIONS                                                                       \
+    {"dtype",                                                                                      \
+     0,                                                                                            \
+     "TYPE",                                                                                       \
+     DT_CLI_STRING,                                                                                \
+     .fallback = "bfloat16",                                                                       \
+     .names = dt_cli_dtypes,                                                                       \
+     .doc = "what enters a matrix product: bfloat16 or float32"},                                  \
+        {"threads",       0,        "N",         DT_CLI_INT,                                       \
+         .fallback = "0", .min = 0, .max = 4096, .doc = "0: all cores of this process"},           \
+    {                                                                                              \
+        "kernels", 0, "SET", DT_CLI_STRING, .fallback = "auto",                                    \
+                                            .doc = "a kernel set by name; see `ductile doctor`"    \
+    }
 
 /* Select kernels, open the team, and say what enters a GEMM. */
 int dt_cli_model_options(struct dt_cli *cli, enum dt_dtype *compute);

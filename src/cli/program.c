@@ -1,8 +1,9 @@
 /* The program around a verb: finding it, standard streams, and how a failure leaves the process.
  *
- * Only here is a failure printed: one line "ductile VERB: message" on standard error (more lines when
- * the message lists several problems), the trail behind it with --verbose, and the exit code of the
- * error table. A result that could not be written (full disk, closed pipe) is a failure too. */
+ * Only here is a failure printed: one line "ductile VERB: message" on standard error (more lines
+ * when the message lists several problems), the trail behind it with --verbose, and the exit code
+ * of the error table. A result that could not be written (full disk, closed pipe) is a failure too.
+ */
 #include "cli/cli.h"
 
 #include "base/config.h"
@@ -43,8 +44,8 @@ bool dt_cli_later_verb(const char *name)
     return false;
 }
 
-/* With 0, 1 or 2 closed, the next file opened would take their place and be written into. Opened the
- * wrong way round, the missing stream fails on use instead. */
+/* With 0, 1 or 2 closed, the next file opened would take their place and be written into. Opened
+ * the wrong way round, the missing stream fails on use instead. */
 static void keep_streams(void)
 {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};

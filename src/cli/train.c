@@ -9,7 +9,8 @@ static int run(struct dt_cli *cli)
 {
     struct dt_run_config config;
     const char *allow[MOST_KEYS];
-    struct dt_train_options o = {.dry_run = dt_cli_flag(cli, "dry-run"), .start_over = dt_cli_flag(cli, "start-over")};
+    struct dt_train_options o = {.dry_run = dt_cli_flag(cli, "dry-run"),
+                                 .start_over = dt_cli_flag(cli, "start-over")};
     o.allow_count = dt_cli_list(cli, "allow-change", allow, MOST_KEYS);
     o.allow = allow;
     DT_TRY(dt_run_config_load(cli->arguments[0], cli->overrides, cli->override_count, &config));
@@ -19,9 +20,12 @@ static int run(struct dt_cli *cli)
 }
 
 static const struct dt_cli_option options[] = {
-    {"dry-run", .type = DT_CLI_FLAG, .doc = "check configuration, model, data and memory, then stop before the first step"},
-    {"start-over", .type = DT_CLI_FLAG, .doc = "move existing checkpoints aside and start from the model again"},
-    {"allow-change", 0, "KEY", DT_CLI_LIST, .doc = "go on although KEY differs from what the run was started with"},
+    {"dry-run", .type = DT_CLI_FLAG,
+     .doc = "check configuration, model, data and memory, then stop before the first step"},
+    {"start-over", .type = DT_CLI_FLAG,
+     .doc = "move existing checkpoints aside and start from the model again"},
+    {"allow-change", 0, "KEY", DT_CLI_LIST,
+     .doc = "go on although KEY differs from what the run was started with"},
     {0},
 };
 
@@ -32,8 +36,10 @@ const struct dt_cli_verb dt_cli_verb_train = {
     .min_arguments = 1,
     .max_arguments = 1,
     .summary = "train a model; goes on by itself from the newest checkpoint",
-    .details = "SIGTERM, SIGINT and SIGUSR1 save at the next step boundary and end with exit code 75; the same command "
-               "goes on.\nExit codes: 0 done, 2 bad usage or configuration, 3 bad data or model, 74 the last save failed, "
+    .details = "SIGTERM, SIGINT and SIGUSR1 save at the next step boundary and end with exit code "
+               "75; the same command "
+               "goes on.\nExit codes: 0 done, 2 bad usage or configuration, 3 bad data or model, "
+               "74 the last save failed, "
                "75 stopped (run again), 93 no progress over several starts, 1 anything else.",
     .options = options,
     .config = true,

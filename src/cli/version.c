@@ -11,7 +11,8 @@ static int run(struct dt_cli *cli)
     const char *compiler = "gcc " __VERSION__;
 #endif
     if (cli->json)
-        return dt_cli_json(cli, json_pack("{s:s, s:s}", "version", DT_VERSION, "compiler", compiler));
+        return dt_cli_json(cli,
+                           json_pack("{s:s, s:s}", "version", DT_VERSION, "compiler", compiler));
     printf("ductile %s (%s)\n", DT_VERSION, compiler);
     return DT_OK;
 }

@@ -1,4 +1,5 @@
-/* Several sources into one corpus: what all of them share is decided before the first row is read. */
+/* Several sources into one corpus: what all of them share is decided before the first row is read.
+ */
 #include "base/arena.h"
 #include "base/error.h"
 #include "data/source.h"
@@ -13,7 +14,8 @@ static bool has_turns(const struct dt_source *s)
     return s->kind == DT_SOURCE_ROWS && s->format >= DT_ROW_ALPACA;
 }
 
-static int open_chat(const struct dt_data_options *o, const struct dt_source *s, struct dt_build *out)
+static int open_chat(const struct dt_data_options *o, const struct dt_source *s,
+                     struct dt_build *out)
 {
     if (out->chat)
         return DT_OK;
@@ -23,8 +25,9 @@ static int open_chat(const struct dt_data_options *o, const struct dt_source *s,
     if (!out->chat && s->format == DT_ROW_ALPACA)
         DT_TRY(dt_chat_open("alpaca", NULL, o->tokenizer, o->end_of_text, &out->chat));
     if (!out->chat)
-        return DT_FAIL(DT_E_CONFIG, "%s: %s rows need a chat template and the model has none; set "
-                                    "data.chat_template (chatml, llama2, llama3, mistral, alpaca)",
+        return DT_FAIL(DT_E_CONFIG,
+                       "%s: %s rows need a chat template and the model has none; set "
+                       "data.chat_template (chatml, llama2, llama3, mistral, alpaca)",
                        s->path, dt_row_format_name(s->format));
     return DT_OK;
 }
@@ -37,8 +40,10 @@ int dt_build_open(const struct dt_data_options *o, const struct dt_source *sourc
     for (int64_t i = 0; i < count; i++) {
         bool ids = sources[i].kind == DT_SOURCE_ROWS && sources[i].format == DT_ROW_IDS;
         if (!ids && !o->tokenizer)
-            return DT_FAIL(DT_E_CONFIG, "%s: text needs a tokenizer; only rows of input_ids and .bin "
-                                        "corpora do without", sources[i].path);
+            return DT_FAIL(DT_E_CONFIG,
+                           "%s: text needs a tokenizer; only rows of input_ids and .bin "
+                           "corpora do without",
+                           sources[i].path);
         int64_t limit = ids ? out->id_limit : dt_tokenizer_vocab_size(o->tokenizer);
         if (limit > UINT16_MAX + 1)
             out->item = 4;

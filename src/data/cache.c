@@ -1,6 +1,6 @@
-/* A file is tokenized once: the corpus made from it lies in the cache under a name that contains the hash
- * of everything that decides its content (the file's bytes, the tokenizer, the options). So an entry is
- * never out of date; it is only there or not, and a damaged one is made again. */
+/* A file is tokenized once: the corpus made from it lies in the cache under a name that contains
+ * the hash of everything that decides its content (the file's bytes, the tokenizer, the options).
+ * So an entry is never out of date; it is only there or not, and a damaged one is made again. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -1,9 +1,10 @@
 /* Writes conversations by a template, as text or as ids with loss masks.
  *
- * Ids must be those of the whole text, because tokens join across the borders of what we put together,
- * but only the template may write special tokens. So the text is cut where the template writes one:
- * a *run* between two special tokens is encoded as a whole, with special tokens switched off. Where a
- * run begins to train, the ids that its beginning alone would have had do not train. */
+ * Ids must be those of the whole text, because tokens join across the borders of what we put
+ * together, but only the template may write special tokens. So the text is cut where the template
+ * writes one: a *run* between two special tokens is encoded as a whole, with special tokens
+ * switched off. Where a run begins to train, the ids that its beginning alone would have had do not
+ * train. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "data/chat_internal.h"
@@ -68,18 +69,23 @@ static int check_turns(const struct dt_chat_template *t, const struct dt_turn *t
     if (first && !t->system_before && !t->fold_before)
         return DT_FAIL(DT_E_DATA, "the chat template %s has no place for a system turn", t->name);
     if (first && !t->system_before && count < 2)
-        return DT_FAIL(DT_E_DATA, "the chat template %s writes a system turn into the user's, and there "
-                                  "is none", t->name);
+        return DT_FAIL(DT_E_DATA,
+                       "the chat template %s writes a system turn into the user's, and there "
+                       "is none",
+                       t->name);
     for (int64_t i = first; i < count; i++) {
         enum dt_chat_role r = turns[i].role;
         if (r == DT_ROLE_TOOL && !t->tool_before)
-            return DT_FAIL(DT_E_DATA, "turn %" PRId64 ": the chat template %s has no place for a tool's "
-                                      "turn", i + 1, t->name);
+            return DT_FAIL(DT_E_DATA,
+                           "turn %" PRId64 ": the chat template %s has no place for a tool's "
+                           "turn",
+                           i + 1, t->name);
         bool user = (i - first) % 2 == 0;
         if (t->alternate && r != (user ? DT_ROLE_USER : DT_ROLE_ASSISTANT))
-            return DT_FAIL(DT_E_DATA, "turn %" PRId64 " is of %s, but with the chat template %s user and "
-                                      "assistant take turns, the user first", i + 1, role_names[r],
-                           t->name);
+            return DT_FAIL(DT_E_DATA,
+                           "turn %" PRId64 " is of %s, but with the chat template %s user and "
+                           "assistant take turns, the user first",
+                           i + 1, role_names[r], t->name);
     }
     return DT_OK;
 }
@@ -191,7 +197,7 @@ struct id_sink {
     struct {
         size_t end;
         bool trains;
-    } *parts; /* of the run */
+    } * parts; /* of the run */
     int64_t part_count, part_room;
     struct dt_ids scratch;
 };
@@ -288,8 +294,8 @@ done:
 
 /* ---- opening ---- */
 
-/* Every special token that the template may write must be one for this tokenizer too: as plain text it
- * would be many tokens, and content could imitate it. */
+/* Every special token that the template may write must be one for this tokenizer too: as plain text
+ * it would be many tokens, and content could imitate it. */
 static int check_piece(const struct dt_chat *c, const char *piece)
 {
     for (; piece && (piece = strchr(piece, '\1')) != NULL; piece++) {
@@ -297,16 +303,18 @@ static int check_piece(const struct dt_chat *c, const char *piece)
         if (special_id(c, piece + 1, n) >= 0 || piece[1] == '?')
             continue;
         if (n == 1)
-            return DT_FAIL(DT_E_CONFIG,
-                           "the chat template %s writes the %s token and the tokenizer names none (%s); "
-                           "set data.chat_template to another one%s",
-                           c->t->name, piece[1] == 'B' ? "beginning-of-text" : "end-of-text",
-                           piece[1] == 'B' ? "bos_token" : "eos_token",
-                           piece[1] == 'B' ? "" : " or set data.end_of_text");
-        return DT_FAIL(DT_E_CONFIG,
-                       "the chat template %s writes the special token %.*s and the tokenizer has none "
-                       "of that name; set data.chat_template to another one (alpaca needs none)",
-                       c->t->name, (int)n, piece + 1);
+            return DT_FAIL(
+                DT_E_CONFIG,
+                "the chat template %s writes the %s token and the tokenizer names none (%s); "
+                "set data.chat_template to another one%s",
+                c->t->name, piece[1] == 'B' ? "beginning-of-text" : "end-of-text",
+                piece[1] == 'B' ? "bos_token" : "eos_token",
+                piece[1] == 'B' ? "" : " or set data.end_of_text");
+        return DT_FAIL(
+            DT_E_CONFIG,
+            "the chat template %s writes the special token %.*s and the tokenizer has none "
+            "of that name; set data.chat_template to another one (alpaca needs none)",
+            c->t->name, (int)n, piece + 1);
     }
     return DT_OK;
 }
@@ -314,10 +322,10 @@ static int check_piece(const struct dt_chat *c, const char *piece)
 static int check_specials(const struct dt_chat *c)
 {
     const struct dt_chat_template *t = c->t;
-    const char *pieces[] = {t->start,         t->system_before,    t->system_after,
-                            t->user_before,   t->user_after,       t->assistant_before,
+    const char *pieces[] = {t->start,           t->system_before,  t->system_after,
+                            t->user_before,     t->user_after,     t->assistant_before,
                             t->assistant_after, t->assistant_tail, t->tool_before,
-                            t->tool_after,    t->opening};
+                            t->tool_after,      t->opening};
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
         DT_TRY(check_piece(c, pieces[i]));
     return DT_OK;
@@ -339,9 +347,11 @@ static int find_template(const char *name, const char *model_dir, const struct d
             if (strcmp(dt_chat_templates[i].name, name) == 0)
                 *out = &dt_chat_templates[i];
         return *out ? DT_OK
-                    : DT_FAIL(DT_E_CONFIG, "data.chat_template '%s' is unknown; there are auto, chatml, "
-                                           "chatml-qwen2, chatml-qwen2.5, llama2, llama3, mistral, "
-                                           "mistral-v1, alpaca", name);
+                    : DT_FAIL(DT_E_CONFIG,
+                              "data.chat_template '%s' is unknown; there are auto, chatml, "
+                              "chatml-qwen2, chatml-qwen2.5, llama2, llama3, mistral, "
+                              "mistral-v1, alpaca",
+                              name);
     }
     if (!model_dir)
         return DT_OK;
@@ -377,6 +387,6 @@ const char *dt_chat_name(const struct dt_chat *c)
 int dt_chat_render(const struct dt_chat *c, const struct dt_turn *turns, int64_t count,
                    bool generation, struct dt_text *out)
 {
-    return dt_chat_write_text(c->t, turns, count, generation, written(c, c->bos), written(c, c->eos),
-                              out);
+    return dt_chat_write_text(c->t, turns, count, generation, written(c, c->bos),
+                              written(c, c->eos), out);
 }

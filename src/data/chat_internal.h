@@ -1,19 +1,21 @@
-/* The built-in templates as data, for chat.c (which writes them) and chat_recognise.c (which compares
- * what a model's own template writes with what they write). */
+/* The built-in templates as data, for chat.c (which writes them) and chat_recognise.c (which
+ * compares what a model's own template writes with what they write). */
 #ifndef DT_DATA_CHAT_INTERNAL_H
 #define DT_DATA_CHAT_INTERNAL_H
 
 #include "data/chat.h"
 
-/* In the texts, \1NAME\2 is the special token NAME; \1B\2 and \1E\2 are bos and eos; a NAME after '?' is
- * ordinary text where the tokenizer has no such token. */
+/* In the texts, \1NAME\2 is the special token NAME; \1B\2 and \1E\2 are bos and eos; a NAME after
+ * '?' is ordinary text where the tokenizer has no such token. */
 struct dt_chat_template {
-    const char *name;   /* several variants may share the name a user gives */
-    const char *start;  /* once, before everything */
-    const char *system_before, *system_after; /* NULL: the system's words go into the first user turn */
-    const char *system_default;               /* written when there is no system turn; NULL: nothing */
-    const char *fold_before, *fold_after;     /* around the system's words there; NULL: no system at all */
-    const char *user_between;                 /* before every user turn but the first */
+    const char *name;  /* several variants may share the name a user gives */
+    const char *start; /* once, before everything */
+    const char *system_before,
+        *system_after;          /* NULL: the system's words go into the first user turn */
+    const char *system_default; /* written when there is no system turn; NULL: nothing */
+    const char *fold_before,
+        *fold_after;          /* around the system's words there; NULL: no system at all */
+    const char *user_between; /* before every user turn but the first */
     const char *user_before, *user_after;
     const char *assistant_before, *assistant_after; /* `after` trains: it ends the turn */
     const char *assistant_tail;

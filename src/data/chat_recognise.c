@@ -1,10 +1,10 @@
 /* Is the chat template that came with a model one of ours?
  *
- * Its text says little: the same template is written in many ways. So it is run on conversations that
- * are chosen to tell templates apart (with and without a system turn, several turns, white space around
- * the content, an answer asked for, turns in an order that some refuse), and ours must write, or refuse,
- * exactly the same in every case. A template that is none of ours is refused by name: training with
- * another one would go well and give a model that does not stop. */
+ * Its text says little: the same template is written in many ways. So it is run on conversations
+ * that are chosen to tell templates apart (with and without a system turn, several turns, white
+ * space around the content, an answer asked for, turns in an order that some refuse), and ours must
+ * write, or refuse, exactly the same in every case. A template that is none of ours is refused by
+ * name: training with another one would go well and give a model that does not stop. */
 #include "base/error.h"
 #include "base/json.h"
 #include "data/chat_internal.h"
@@ -14,13 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN(r, text) {DT_ROLE_##r, {text, sizeof text - 1}}
+#define TURN(r, text)                                                                              \
+    {                                                                                              \
+        DT_ROLE_##r,                                                                               \
+        {                                                                                          \
+            text, sizeof text - 1                                                                  \
+        }                                                                                          \
+    }
 static const struct dt_turn plain[] = {TURN(USER, "Who are you?"), TURN(ASSISTANT, "A model.")};
 static const struct dt_turn with_system[] = {TURN(SYSTEM, "Be brief."), TURN(USER, "Who?"),
                                              TURN(ASSISTANT, "Me.")};
-static const struct dt_turn several[] = {TURN(USER, "one"), TURN(ASSISTANT, "two"),
+static const struct dt_turn several[] = {TURN(USER, "one"),   TURN(ASSISTANT, "two"),
                                          TURN(USER, "three"), TURN(ASSISTANT, "four"),
-                                         TURN(USER, "five"), TURN(ASSISTANT, "six")};
+                                         TURN(USER, "five"),  TURN(ASSISTANT, "six")};
 static const struct dt_turn system_several[] = {TURN(SYSTEM, "S s"), TURN(USER, "one"),
                                                 TURN(ASSISTANT, "two"), TURN(USER, "three"),
                                                 TURN(ASSISTANT, "four")};
@@ -31,10 +37,11 @@ static const struct dt_turn two_users[] = {TURN(USER, "one"), TURN(USER, "two"),
                                            TURN(ASSISTANT, "three")};
 static const struct dt_turn question[] = {TURN(USER, "one"), TURN(ASSISTANT, "two"),
                                           TURN(USER, "three")};
-static const struct dt_turn thinking[] = {TURN(USER, "one"), TURN(ASSISTANT, "<think>\nx\n</think>\n\ny"),
-                                          TURN(USER, "two"), TURN(ASSISTANT, "<think>\nz\n</think>\n\nw")};
-static const struct dt_turn tools[] = {TURN(USER, "one"), TURN(ASSISTANT, "call"), TURN(TOOL, "result"),
-                                       TURN(ASSISTANT, "two")};
+static const struct dt_turn thinking[] = {
+    TURN(USER, "one"), TURN(ASSISTANT, "<think>\nx\n</think>\n\ny"), TURN(USER, "two"),
+    TURN(ASSISTANT, "<think>\nz\n</think>\n\nw")};
+static const struct dt_turn tools[] = {TURN(USER, "one"), TURN(ASSISTANT, "call"),
+                                       TURN(TOOL, "result"), TURN(ASSISTANT, "two")};
 
 static const struct probe {
     const struct dt_turn *turns;
@@ -50,16 +57,16 @@ struct answer {
     bool refused;
 };
 
-/* Whether built-in template `t` answers every probe as the foreign one did. A tool's turn may be refused
- * by ours, since then no row with one gets through. */
+/* Whether built-in template `t` answers every probe as the foreign one did. A tool's turn may be
+ * refused by ours, since then no row with one gets through. */
 static int matches(const struct dt_chat_template *t, const struct answer *theirs, const char *bos,
                    const char *eos, bool *out)
 {
     *out = true;
     for (int i = 0; i < PROBES && *out; i++) {
         struct dt_text ours = {0};
-        int rc = dt_chat_write_text(t, probes[i].turns, probes[i].count, probes[i].generation, bos, eos,
-                                    &ours);
+        int rc = dt_chat_write_text(t, probes[i].turns, probes[i].count, probes[i].generation, bos,
+                                    eos, &ours);
         bool refused = rc == DT_E_DATA;
         if (refused)
             dt_error_clear();
@@ -78,12 +85,14 @@ static int matches(const struct dt_chat_template *t, const struct answer *theirs
     return DT_OK;
 }
 
-static int ask(const char *source, size_t bytes, const char *bos, const char *eos, struct answer *out)
+static int ask(const char *source, size_t bytes, const char *bos, const char *eos,
+               struct answer *out)
 {
     for (int i = 0; i < PROBES; i++) {
-        int rc = dt_jinja_render(source, bytes, probes[i].turns, probes[i].count, probes[i].generation, bos,
-                                 eos, &out[i].text, &out[i].refused);
-        if (rc == DT_E_UNSUPPORTED && i == PROBE_TOOLS) { /* tools are rarely in our part of Jinja */
+        int rc = dt_jinja_render(source, bytes, probes[i].turns, probes[i].count,
+                                 probes[i].generation, bos, eos, &out[i].text, &out[i].refused);
+        if (rc == DT_E_UNSUPPORTED &&
+            i == PROBE_TOOLS) { /* tools are rarely in our part of Jinja */
             dt_error_clear();
             out[i].refused = true;
             rc = DT_OK;
@@ -95,11 +104,12 @@ static int ask(const char *source, size_t bytes, const char *bos, const char *eo
 
 static int none_of_ours(const char *where, const char *why)
 {
-    return DT_FAIL(DT_E_UNSUPPORTED,
-                   "%s: the chat template is none that is known here (%s); set data.chat_template to the "
-                   "one to train with: chatml, chatml-qwen2, chatml-qwen2.5, llama2, llama3, mistral, "
-                   "mistral-v1 or alpaca",
-                   where, why);
+    return DT_FAIL(
+        DT_E_UNSUPPORTED,
+        "%s: the chat template is none that is known here (%s); set data.chat_template to the "
+        "one to train with: chatml, chatml-qwen2, chatml-qwen2.5, llama2, llama3, mistral, "
+        "mistral-v1 or alpaca",
+        where, why);
 }
 
 int dt_chat_recognise_text(const char *source, size_t bytes, const char *where, const char *bos,
@@ -152,7 +162,8 @@ static int recognise_config(const char *path, const char *bos, const char *eos,
     }
     if (rc == DT_OK && t && !json_is_null(t)) {
         if (json_is_string(t))
-            rc = dt_chat_recognise_text(json_string_value(t), json_string_length(t), path, bos, eos, out);
+            rc = dt_chat_recognise_text(json_string_value(t), json_string_length(t), path, bos, eos,
+                                        out);
         else
             rc = none_of_ours(path, "it is neither text nor a list");
     }

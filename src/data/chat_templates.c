@@ -1,11 +1,11 @@
-/* The built-in chat templates. Every text is that of the template that ships with the model family, and
- * tests compare each with what transformers writes (tests/golden/chat). */
+/* The built-in chat templates. Every text is that of the template that ships with the model family,
+ * and tests compare each with what transformers writes (tests/golden/chat). */
 #include "data/chat_internal.h"
 
-#define CHATML                                                                                    \
-    .system_before = "\1<|im_start|>\2system\n", .system_after = "\1<|im_end|>\2\n",              \
-    .user_before = "\1<|im_start|>\2user\n", .user_after = "\1<|im_end|>\2\n",                    \
-    .assistant_before = "\1<|im_start|>\2assistant\n", .assistant_after = "\1<|im_end|>\2",       \
+#define CHATML                                                                                     \
+    .system_before = "\1<|im_start|>\2system\n", .system_after = "\1<|im_end|>\2\n",               \
+    .user_before = "\1<|im_start|>\2user\n", .user_after = "\1<|im_end|>\2\n",                     \
+    .assistant_before = "\1<|im_start|>\2assistant\n", .assistant_after = "\1<|im_end|>\2",        \
     .assistant_tail = "\n", .opening = "\1<|im_start|>\2assistant\n"
 #define LLAMA3(role) "\1<|start_header_id|>\2" role "\1<|end_header_id|>\2\n\n"
 
@@ -14,9 +14,7 @@ const struct dt_chat_template dt_chat_templates[] = {
      CHATML,
      .tool_before = "\1<|im_start|>\2tool\n",
      .tool_after = "\1<|im_end|>\2\n"},
-    {.name = "chatml-qwen2",
-     CHATML,
-     .system_default = "You are a helpful assistant."},
+    {.name = "chatml-qwen2", CHATML, .system_default = "You are a helpful assistant."},
     {.name = "chatml-qwen2.5",
      CHATML,
      .system_default = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},

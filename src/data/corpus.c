@@ -1,7 +1,8 @@
 /* An open corpus: two or three mapped files that were checked against each other.
  *
- * With a sidecar the checksums are compared (one pass over the .bin at memory speed). Without one the
- * same pass finds the largest id, so that nobody meets a token outside of the vocabulary later. */
+ * With a sidecar the checksums are compared (one pass over the .bin at memory speed). Without one
+ * the same pass finds the largest id, so that nobody meets a token outside of the vocabulary later.
+ */
 #include "data/corpus.h"
 
 #include "base/error.h"
@@ -32,7 +33,8 @@ static int check_tokens(struct dt_corpus *c)
         high = v > high ? v : high;
     }
     if (low < 0)
-        return DT_FAIL(DT_E_DATA, "%s.bin: holds the id %" PRId64 ", ids are at least 0", c->prefix, low);
+        return DT_FAIL(DT_E_DATA, "%s.bin: holds the id %" PRId64 ", ids are at least 0", c->prefix,
+                       low);
     c->max_id = high;
     return DT_OK;
 }
@@ -44,11 +46,13 @@ static int check_mask(struct dt_corpus *c, uint64_t bin_hash, uint64_t idx_hash)
         h->item != c->idx.item || h->tokens != c->tokens)
         return DT_FAIL(DT_E_DATA,
                        "%s.mask: was made for a .bin of %" PRIu64 " bytes and %" PRId64
-                       " documents, here are %zu and %" PRId64 "; remove it or build the corpus again",
+                       " documents, here are %zu and %" PRId64
+                       "; remove it or build the corpus again",
                        c->prefix, h->bin_bytes, h->documents, c->bin_map.size, c->idx.documents);
     if (h->bin_hash != bin_hash || h->idx_hash != idx_hash)
-        return DT_FAIL(DT_E_DATA, "%s%s: is not what it was when %s.mask was written (checksum); build "
-                                  "the corpus again",
+        return DT_FAIL(DT_E_DATA,
+                       "%s%s: is not what it was when %s.mask was written (checksum); build "
+                       "the corpus again",
                        c->prefix, h->bin_hash != bin_hash ? ".bin" : ".idx", c->prefix);
     c->max_id = h->max_id;
     c->loss_tokens = h->loss_tokens;
@@ -133,20 +137,19 @@ void dt_corpus_close(struct dt_corpus *c)
 void dt_corpus_describe(const struct dt_corpus *c, struct dt_corpus_info *out)
 {
     const struct dt_mask_header *h = &c->mask.header;
-    *out = (struct dt_corpus_info){
-        .format = h->format, /* "" without a sidecar */
-        .chat_template = h->chat_template,
-        .dtype = c->idx.item == 2 ? "U16" : "I32",
-        .documents = c->idx.documents,
-        .tokens = c->tokens,
-        .loss_tokens = c->loss_tokens,
-        .bytes = c->has_mask ? h->bytes : -1,
-        .rows = c->has_mask ? h->rows : -1,
-        .empty_lines = c->has_mask ? h->empty_lines : -1,
-        .skipped = c->has_mask ? 0 : -1,
-        .max_id = c->max_id,
-        .has_masks = c->mask.bits != NULL,
-        .hash = c->hash};
+    *out = (struct dt_corpus_info){.format = h->format, /* "" without a sidecar */
+                                   .chat_template = h->chat_template,
+                                   .dtype = c->idx.item == 2 ? "U16" : "I32",
+                                   .documents = c->idx.documents,
+                                   .tokens = c->tokens,
+                                   .loss_tokens = c->loss_tokens,
+                                   .bytes = c->has_mask ? h->bytes : -1,
+                                   .rows = c->has_mask ? h->rows : -1,
+                                   .empty_lines = c->has_mask ? h->empty_lines : -1,
+                                   .skipped = c->has_mask ? 0 : -1,
+                                   .max_id = c->max_id,
+                                   .has_masks = c->mask.bits != NULL,
+                                   .hash = c->hash};
     for (int i = 0; c->has_mask && i < DT_BAD_REASONS; i++)
         out->skipped += h->skipped[i];
 }

@@ -58,7 +58,8 @@ void dt_mask_record(const struct dt_mask *m, int64_t document, struct dt_documen
 /* How many of the bits [first, first + count) are set. */
 int64_t dt_mask_count(const unsigned char *bits, int64_t first, int64_t count);
 
-/* ---- an open corpus (corpus.c) ---------------------------------------------------------------- */
+/* ---- an open corpus (corpus.c) ----------------------------------------------------------------
+ */
 struct dt_corpus {
     char prefix[DT_PATH];
     struct dt_map bin_map, idx_map, mask_map;
@@ -74,7 +75,8 @@ void dt_corpus_document(const struct dt_corpus *c, int64_t document, struct dt_d
 /* Targets that train when only the first `length` tokens are kept. */
 int64_t dt_corpus_loss(const struct dt_corpus *c, int64_t document, int64_t length);
 
-/* ---- writing (writer.c) ----------------------------------------------------------------------- */
+/* ---- writing (writer.c) -----------------------------------------------------------------------
+ */
 struct dt_corpus_writer;
 /* `item`: 2 or 4. `has_bits`: documents may have tokens that do not train. */
 int dt_corpus_writer_new(const char *prefix, size_t item, bool has_bits,
@@ -84,9 +86,11 @@ void dt_corpus_writer_set_sequence_limit(struct dt_corpus_writer *w, int64_t tok
 /* `trains` may be NULL (all). Fills in loss and hash of `record`. */
 int dt_corpus_writer_add(struct dt_corpus_writer *w, const int32_t *ids, const uint8_t *trains,
                          int64_t n, const struct dt_document *record);
-/* Of `totals`, rows, empty_lines, skipped, format and chat_template are taken. Data is flushed, then
- * the three files are renamed into place, the index last. Frees the writer, also on failure. */
+/* Of `totals`, rows, empty_lines, skipped, format and chat_template are taken. Data is flushed,
+ * then the three files are renamed into place, the index last. Frees the writer, also on failure.
+ */
 int dt_corpus_writer_finish(struct dt_corpus_writer *w, const struct dt_mask_header *totals);
-void dt_corpus_writer_abandon(struct dt_corpus_writer *w); /* removes what was written; NULL is fine */
+void dt_corpus_writer_abandon(
+    struct dt_corpus_writer *w); /* removes what was written; NULL is fine */
 
 #endif

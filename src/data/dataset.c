@@ -1,9 +1,9 @@
 /* Documents of all files as one list of samples.
  *
- * A text document of n tokens has n - 1 predictions; they are cut into pieces of at most max_length, so
- * piece k reads the tokens [k M, (k+1) M] and its first token is the last one of the piece before. A
- * fine-tuning row is one sample, truncated. Only 24 bytes a document are held; everything else is
- * computed from the mapped index. */
+ * A text document of n tokens has n - 1 predictions; they are cut into pieces of at most
+ * max_length, so piece k reads the tokens [k M, (k+1) M] and its first token is the last one of the
+ * piece before. A fine-tuning row is one sample, truncated. Only 24 bytes a document are held;
+ * everything else is computed from the mapped index. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -79,11 +79,13 @@ static int bad_document(const struct dt_corpus *c, int64_t document, const struc
     snprintf(where, sizeof where, r->line ? "line %" PRId64 : "document %" PRId64,
              r->line ? r->line : document);
     if (kept < length)
-        return DT_FAIL(DT_E_DATA, "%s, %s: cut to max_length %" PRId64 " it has nothing left to train on; "
-                                  "raise data.max_length or leave such rows out with on_bad_row: skip",
+        return DT_FAIL(DT_E_DATA,
+                       "%s, %s: cut to max_length %" PRId64 " it has nothing left to train on; "
+                       "raise data.max_length or leave such rows out with on_bad_row: skip",
                        dt_path_basename(c->prefix), where, kept - 1);
-    return DT_FAIL(DT_E_DATA, "%s, %s: %" PRId64 " token%s and nothing to train on; leave such rows out "
-                              "with on_bad_row: skip",
+    return DT_FAIL(DT_E_DATA,
+                   "%s, %s: %" PRId64 " token%s and nothing to train on; leave such rows out "
+                   "with on_bad_row: skip",
                    dt_path_basename(c->prefix), where, length, length == 1 ? "" : "s");
 }
 
@@ -145,17 +147,19 @@ static void tell(const struct dt_corpus *c, const char *path, const struct file_
     if (!c->has_mask)
         ADD("; no .mask beside it: every token trains");
 #undef ADD
-    dt_info("%s: %s%s%s%s, %" PRId64 " documents, %" PRId64 " tokens, %" PRId64 " of them train%s", path,
-            info.format[0] ? info.format : "corpus", info.chat_template[0] ? " (" : "",
-            info.chat_template, info.chat_template[0] ? ")" : "", n->kept, n->tokens, n->loss, words);
+    dt_info("%s: %s%s%s%s, %" PRId64 " documents, %" PRId64 " tokens, %" PRId64 " of them train%s",
+            path, info.format[0] ? info.format : "corpus", info.chat_template[0] ? " (" : "",
+            info.chat_template, info.chat_template[0] ? ")" : "", n->kept, n->tokens, n->loss,
+            words);
 }
 
 static int check_vocabulary(const struct dt_corpus *c, const char *path, int64_t vocab_size)
 {
     if (vocab_size <= 0 || c->max_id < vocab_size)
         return DT_OK;
-    return DT_FAIL(DT_E_DATA, "%s: holds the id %" PRId64 ", the model's vocabulary has %" PRId64
-                              "; it was made with another tokenizer",
+    return DT_FAIL(DT_E_DATA,
+                   "%s: holds the id %" PRId64 ", the model's vocabulary has %" PRId64
+                   "; it was made with another tokenizer",
                    path, c->max_id, vocab_size);
 }
 
@@ -182,7 +186,8 @@ static int check_options(const struct dt_data_options *o)
     if (o->file_count < 1)
         return DT_FAIL(DT_E_CONFIG, "no data file is given");
     if (o->max_length < 1)
-        return DT_FAIL(DT_E_CONFIG, "data.max_length is %" PRId64 ", expected at least 1", o->max_length);
+        return DT_FAIL(DT_E_CONFIG, "data.max_length is %" PRId64 ", expected at least 1",
+                       o->max_length);
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1))
         return DT_FAIL(DT_E_CONFIG, "data.eval_fraction is %g, expected at least 0 and below 1",
                        o->eval_fraction);
@@ -196,8 +201,9 @@ static int check_not_empty(const struct dt_dataset *d, const struct dt_data_opti
     if (o->part == DT_PART_ALL || o->eval_fraction <= 0)
         return DT_FAIL(DT_E_DATA, "%s%s: nothing to train on is left", o->files[0],
                        o->file_count > 1 ? " and the other files" : "");
-    return DT_FAIL(DT_E_DATA, "data.eval_fraction %g leaves the %s part without a document: there are too "
-                              "few; name files in data.eval instead",
+    return DT_FAIL(DT_E_DATA,
+                   "data.eval_fraction %g leaves the %s part without a document: there are too "
+                   "few; name files in data.eval instead",
                    o->eval_fraction, o->part == DT_PART_EVAL ? "evaluation" : "training");
 }
 
@@ -270,7 +276,8 @@ uint64_t dt_dataset_hash(const struct dt_dataset *d)
 
 /* Document of a sample, and the range of its input tokens. */
 static const struct document_ref *locate(const struct dt_dataset *d, int64_t sample,
-                                         const struct dt_corpus **c, int64_t *first, int64_t *length)
+                                         const struct dt_corpus **c, int64_t *first,
+                                         int64_t *length)
 {
     int64_t low = 0, high = d->ref_count; /* refs[low] starts at or before the sample */
     while (high - low > 1) {

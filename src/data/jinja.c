@@ -77,9 +77,9 @@ static int set_loop(struct jinja *j, int64_t i, int64_t n, struct jinja_value *o
     const struct {
         const char *name;
         struct jinja_value value;
-    } parts[] = {{"index", dt_jinja_int(i + 1)},      {"index0", dt_jinja_int(i)},
-                 {"revindex", dt_jinja_int(n - i)},   {"revindex0", dt_jinja_int(n - i - 1)},
-                 {"first", dt_jinja_bool(i == 0)},    {"last", dt_jinja_bool(i == n - 1)},
+    } parts[] = {{"index", dt_jinja_int(i + 1)},    {"index0", dt_jinja_int(i)},
+                 {"revindex", dt_jinja_int(n - i)}, {"revindex0", dt_jinja_int(n - i - 1)},
+                 {"first", dt_jinja_bool(i == 0)},  {"last", dt_jinja_bool(i == n - 1)},
                  {"length", dt_jinja_int(n)}};
     for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
         struct dt_slice name = {parts[k].name, strlen(parts[k].name)};
@@ -89,7 +89,8 @@ static int set_loop(struct jinja *j, int64_t i, int64_t n, struct jinja_value *o
     return DT_OK;
 }
 
-static int run_item(struct jinja *j, struct dt_slice name, const struct jinja_value *list, int64_t i)
+static int run_item(struct jinja *j, struct dt_slice name, const struct jinja_value *list,
+                    int64_t i)
 {
     static const struct dt_slice loop = {"loop", 4};
     struct jinja_value about;
@@ -151,10 +152,12 @@ static int run_set(struct jinja *j, bool live)
         return DT_OK;
     struct jinja_dict inner = {.pairs = j->variables.pairs ? j->variables.pairs + j->scope : NULL,
                                .n = j->variables.n - j->scope};
-    struct jinja_value *old = attribute.n ? dt_jinja_find(&j->variables, name) : dt_jinja_find(&inner, name);
+    struct jinja_value *old =
+        attribute.n ? dt_jinja_find(&j->variables, name) : dt_jinja_find(&inner, name);
     if (attribute.n) {
         if (!old || old->type != JV_DICT)
-            return dt_jinja_unsupported(j, "setting an attribute of something that is no namespace");
+            return dt_jinja_unsupported(j,
+                                        "setting an attribute of something that is no namespace");
         struct jinja_value *field = dt_jinja_find(old->dict, attribute);
         if (!field)
             return dt_jinja_put(j, old->dict, attribute, &v);
@@ -258,7 +261,8 @@ int dt_jinja_render(const char *source, size_t bytes, const struct dt_turn *turn
     DT_CHECK(done, rc, put_messages(&j, turns, count));
     DT_CHECK(done, rc, put_named(&j, &j.variables, "bos_token", dt_jinja_cstring(bos)));
     DT_CHECK(done, rc, put_named(&j, &j.variables, "eos_token", dt_jinja_cstring(eos)));
-    DT_CHECK(done, rc, put_named(&j, &j.variables, "add_generation_prompt", dt_jinja_bool(generation)));
+    DT_CHECK(done, rc,
+             put_named(&j, &j.variables, "add_generation_prompt", dt_jinja_bool(generation)));
     DT_CHECK(done, rc, run_block(&j, true));
     if (!dt_jinja_is(&j, JT_END, NULL))
         rc = dt_jinja_unsupported(&j, "an end without its beginning");

@@ -137,7 +137,8 @@ static int get_item(struct jinja *j, const struct jinja_value *key, struct jinja
         found = dt_jinja_find(v->dict, key->s);
     else if (v->type == JV_LIST && key->type == JV_INT && key->i >= -v->i && key->i < v->i)
         found = &v->items[key->i < 0 ? key->i + v->i : key->i];
-    else if (v->type == JV_UNDEFINED || v->type == JV_NONE || (v->type == JV_STRING && key->type == JV_INT))
+    else if (v->type == JV_UNDEFINED || v->type == JV_NONE ||
+             (v->type == JV_STRING && key->type == JV_INT))
         return dt_jinja_unsupported(j, "an item of a value that has none");
     *v = found ? *found : (struct jinja_value){0};
     return DT_OK;
@@ -241,7 +242,8 @@ static int parse_unary(struct jinja *j, bool live, struct jinja_value *out)
 
 static int apply_math(struct jinja *j, char op, struct jinja_value *a, const struct jinja_value *b)
 {
-    bool numbers = (a->type == JV_INT || a->type == JV_BOOL) && (b->type == JV_INT || b->type == JV_BOOL);
+    bool numbers =
+        (a->type == JV_INT || a->type == JV_BOOL) && (b->type == JV_INT || b->type == JV_BOOL);
     if (numbers && (a->i > INT32_MAX || a->i < INT32_MIN || b->i > INT32_MAX || b->i < INT32_MIN))
         return dt_jinja_unsupported(j, "a number beyond 32 bits");
     if (op == '+' && a->type == JV_STRING && b->type == JV_STRING)
@@ -253,7 +255,10 @@ static int apply_math(struct jinja *j, char op, struct jinja_value *a, const str
     int64_t m = op == '%' ? a->i % b->i : 0;
     if (m && (m < 0) != (b->i < 0)) /* the sign of Python's remainder is the divisor's */
         m += b->i;
-    *a = dt_jinja_int(op == '+' ? a->i + b->i : op == '-' ? a->i - b->i : op == '*' ? a->i * b->i : m);
+    *a = dt_jinja_int(op == '+'   ? a->i + b->i
+                      : op == '-' ? a->i - b->i
+                      : op == '*' ? a->i * b->i
+                                  : m);
     return DT_OK;
 }
 
@@ -277,7 +282,8 @@ static int parse_math(struct jinja *j, bool live, int level, struct jinja_value 
     }
 }
 
-static int apply_in(struct jinja *j, const struct jinja_value *a, const struct jinja_value *b, bool *out)
+static int apply_in(struct jinja *j, const struct jinja_value *a, const struct jinja_value *b,
+                    bool *out)
 {
     *out = false;
     if (b->type == JV_STRING && a->type == JV_STRING)

@@ -83,14 +83,14 @@ bool dt_jinja_truth(const struct jinja_value *v);
 bool dt_jinja_equal(const struct jinja_value *a, const struct jinja_value *b);
 struct jinja_value *dt_jinja_find(const struct jinja_dict *d, struct dt_slice name);
 int dt_jinja_put(struct jinja *j, struct jinja_dict *d, struct dt_slice name,
-              const struct jinja_value *v); /* at the end, also when the name is there */
+                 const struct jinja_value *v); /* at the end, also when the name is there */
 int dt_jinja_concat(struct jinja *j, struct dt_slice a, struct dt_slice b, struct jinja_value *out);
 int dt_jinja_slice(struct jinja *j, const struct jinja_value *v, const struct jinja_value bounds[3],
-                struct jinja_value *out);
+                   struct jinja_value *out);
 int dt_jinja_method(struct jinja *j, const struct jinja_value *self, struct dt_slice name,
-                 const struct jinja_value *args, int count, struct jinja_value *out);
+                    const struct jinja_value *args, int count, struct jinja_value *out);
 int dt_jinja_filter(struct jinja *j, const struct jinja_value *self, struct dt_slice name,
-                 const struct jinja_value *args, int count, struct jinja_value *out);
+                    const struct jinja_value *args, int count, struct jinja_value *out);
 int dt_jinja_test(struct jinja *j, const struct jinja_value *self, struct dt_slice name, bool *out);
 bool dt_jinja_same(struct dt_slice s, const char *text);
 

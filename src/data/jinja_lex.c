@@ -15,7 +15,8 @@ struct jinja_chunk {
 int dt_jinja_alloc(struct jinja *j, size_t bytes, void *out)
 {
     if (bytes > JINJA_MAX_MEMORY - j->memory)
-        return DT_FAIL(DT_E_UNSUPPORTED, "the template needs more than %zu bytes", JINJA_MAX_MEMORY);
+        return DT_FAIL(DT_E_UNSUPPORTED, "the template needs more than %zu bytes",
+                       JINJA_MAX_MEMORY);
     struct jinja_chunk *c = calloc(1, sizeof *c + bytes + 1);
     if (!c)
         return DT_FAIL(DT_E_MEMORY, "cannot run a chat template");
@@ -72,8 +73,11 @@ int dt_jinja_expect(struct jinja *j, enum jinja_token_kind kind, const char *tex
     if (dt_jinja_accept(j, kind, text))
         return DT_OK;
     const struct jinja_token *t = dt_jinja_peek(j);
-    return dt_jinja_unsupported(j, "found '%.*s', expected %s", (int)(t->s.n < 40 ? t->s.n : 40), t->s.p,
-                             text ? text : kind == JT_CLOSE ? "the end of the tag" : "a name");
+    return dt_jinja_unsupported(j, "found '%.*s', expected %s", (int)(t->s.n < 40 ? t->s.n : 40),
+                                t->s.p,
+                                text               ? text
+                                : kind == JT_CLOSE ? "the end of the tag"
+                                                   : "a name");
 }
 
 /* ---- lexing ---- */
@@ -128,14 +132,16 @@ static int lex_string(struct lexer *l)
     while (stop < l->end && *stop != quote)
         stop += *stop == '\\' && stop + 1 < l->end ? 2 : 1;
     if (stop >= l->end)
-        return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a string without an end", l->line);
+        return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a string without an end",
+                       l->line);
     DT_TRY(dt_jinja_alloc(l->j, (size_t)(stop - p), &text));
     while (p < stop) {
         char c = *p++;
         if (c == '\\') {
             const char *known = *p ? strchr(from, *p) : NULL;
             if (!known)
-                return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: an unknown escape", l->line);
+                return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: an unknown escape",
+                               l->line);
             c = to[known - from];
             p++;
         }
@@ -165,7 +171,8 @@ static int lex_word(struct lexer *l)
             if (l->end - p >= 2 && memcmp(p, two[i], 2) == 0)
                 n = 2;
         if (!strchr("=!<>+-*/%~.,:|()[]{}", *p) || !*p)
-            return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: unexpected character", l->line);
+            return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: unexpected character",
+                           l->line);
         DT_TRY(add(l, JT_OP, l->p, n, 0));
         p += n;
     }
@@ -183,9 +190,10 @@ static int lex_tag(struct lexer *l, bool block)
         while (l->p < l->end && is_space(*l->p))
             advance(l, l->p + 1);
         if (l->p >= l->end)
-            return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a tag without an end", l->line);
-        bool sign = (*l->p == '-' || *l->p == '+') && l->end - l->p >= 3 &&
-                    memcmp(l->p + 1, close, 2) == 0;
+            return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a tag without an end",
+                           l->line);
+        bool sign =
+            (*l->p == '-' || *l->p == '+') && l->end - l->p >= 3 && memcmp(l->p + 1, close, 2) == 0;
         if (nesting == 0 && (sign || (l->end - l->p >= 2 && memcmp(l->p, close, 2) == 0))) {
             bool strip = sign && *l->p == '-', keep = sign && *l->p == '+';
             DT_TRY(add(l, JT_CLOSE, l->p, (size_t)(2 + sign), 0));
@@ -243,7 +251,8 @@ static int lex_comment(struct lexer *l)
     while (l->end - p >= 2 && memcmp(p, "#}", 2) != 0)
         p++;
     if (l->end - p < 2)
-        return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a comment without an end", l->line);
+        return DT_FAIL(DT_E_UNSUPPORTED, "line %d of the template: a comment without an end",
+                       l->line);
     bool strip = p > l->p && p[-1] == '-';
     advance(l, p + 2);
     if (strip)

@@ -43,7 +43,8 @@ bool dt_jinja_truth(const struct jinja_value *v)
 
 bool dt_jinja_equal(const struct jinja_value *a, const struct jinja_value *b)
 {
-    bool numbers = (a->type == JV_BOOL || a->type == JV_INT) && (b->type == JV_BOOL || b->type == JV_INT);
+    bool numbers =
+        (a->type == JV_BOOL || a->type == JV_INT) && (b->type == JV_BOOL || b->type == JV_INT);
     if (numbers)
         return a->i == b->i;
     if (a->type != b->type)
@@ -64,7 +65,8 @@ struct jinja_value *dt_jinja_find(const struct jinja_dict *d, struct dt_slice na
     return NULL;
 }
 
-int dt_jinja_put(struct jinja *j, struct jinja_dict *d, struct dt_slice name, const struct jinja_value *v)
+int dt_jinja_put(struct jinja *j, struct jinja_dict *d, struct dt_slice name,
+                 const struct jinja_value *v)
 {
     if (d->n == d->room) {
         int64_t room = 2 * d->room + 16;
@@ -91,7 +93,8 @@ int dt_jinja_concat(struct jinja *j, struct dt_slice a, struct dt_slice b, struc
     return DT_OK;
 }
 
-static int make_list(struct jinja *j, int64_t n, struct jinja_value **items, struct jinja_value *out)
+static int make_list(struct jinja *j, int64_t n, struct jinja_value **items,
+                     struct jinja_value *out)
 {
     DT_TRY(dt_jinja_alloc(j, (size_t)n * sizeof **items, items));
     *out = (struct jinja_value){.type = JV_LIST, .i = n, .items = *items};
@@ -105,7 +108,7 @@ static int64_t clamp(int64_t v, int64_t low, int64_t high)
 
 /* v[a:b:c] as Python has it; texts are cut by bytes, so only ASCII ones are. */
 int dt_jinja_slice(struct jinja *j, const struct jinja_value *v, const struct jinja_value bounds[3],
-                struct jinja_value *out)
+                   struct jinja_value *out)
 {
     int64_t step = bounds[2].type == JV_INT ? bounds[2].i : 1;
     int64_t n = v->type == JV_LIST ? v->i : (int64_t)v->s.n;
@@ -189,7 +192,7 @@ static int change_case(struct jinja *j, struct dt_slice s, bool upper, struct ji
 }
 
 int dt_jinja_method(struct jinja *j, const struct jinja_value *self, struct dt_slice name,
-                 const struct jinja_value *args, int count, struct jinja_value *out)
+                    const struct jinja_value *args, int count, struct jinja_value *out)
 {
     static const char blanks[] = " \t\n\r\f\v\x1c\x1d\x1e\x1f";
     struct dt_slice set = {blanks, sizeof blanks - 1}, s = self->s;
@@ -207,18 +210,19 @@ int dt_jinja_method(struct jinja *j, const struct jinja_value *self, struct dt_s
     if (text && (dt_jinja_same(name, "startswith") || dt_jinja_same(name, "endswith"))) {
         bool start = name.p[0] == 's';
         *out = dt_jinja_bool(s.n >= set.n &&
-                          memcmp(start ? s.p : s.p + s.n - set.n, set.p, set.n) == 0);
+                             memcmp(start ? s.p : s.p + s.n - set.n, set.p, set.n) == 0);
         return DT_OK;
     }
     if (text && dt_jinja_same(name, "split"))
         return split(j, s, set, out);
     if (count == 0 && (dt_jinja_same(name, "upper") || dt_jinja_same(name, "lower")))
         return change_case(j, s, name.p[0] == 'u', out);
-    return dt_jinja_unsupported(j, "the method %.*s with these arguments", (int)(name.n & 63), name.p);
+    return dt_jinja_unsupported(j, "the method %.*s with these arguments", (int)(name.n & 63),
+                                name.p);
 }
 
 int dt_jinja_filter(struct jinja *j, const struct jinja_value *self, struct dt_slice name,
-                 const struct jinja_value *args, int count, struct jinja_value *out)
+                    const struct jinja_value *args, int count, struct jinja_value *out)
 {
     if (dt_jinja_same(name, "trim") && count == 0 && self->type == JV_STRING) {
         struct dt_slice method = {"strip", 5};
@@ -237,7 +241,8 @@ int dt_jinja_filter(struct jinja *j, const struct jinja_value *self, struct dt_s
         *out = *self;
         return DT_OK;
     }
-    if ((dt_jinja_same(name, "first") || dt_jinja_same(name, "last")) && self->type == JV_LIST && self->i) {
+    if ((dt_jinja_same(name, "first") || dt_jinja_same(name, "last")) && self->type == JV_LIST &&
+        self->i) {
         *out = self->items[name.p[0] == 'f' ? 0 : self->i - 1];
         return DT_OK;
     }
@@ -251,15 +256,16 @@ int dt_jinja_test(struct jinja *j, const struct jinja_value *self, struct dt_sli
     static const struct {
         const char *name;
         unsigned types;
-    } tests[] = {{"undefined", 1u << JV_UNDEFINED},
-                 {"none", 1u << JV_NONE},
-                 {"boolean", 1u << JV_BOOL},
-                 {"integer", 1u << JV_INT},
-                 {"number", 1u << JV_INT | 1u << JV_BOOL},
-                 {"string", 1u << JV_STRING},
-                 {"mapping", 1u << JV_DICT},
-                 {"iterable", 1u << JV_STRING | 1u << JV_LIST | 1u << JV_DICT | 1u << JV_UNDEFINED},
-                 {"sequence", 1u << JV_STRING | 1u << JV_LIST | 1u << JV_DICT | 1u << JV_UNDEFINED}};
+    } tests[] = {
+        {"undefined", 1u << JV_UNDEFINED},
+        {"none", 1u << JV_NONE},
+        {"boolean", 1u << JV_BOOL},
+        {"integer", 1u << JV_INT},
+        {"number", 1u << JV_INT | 1u << JV_BOOL},
+        {"string", 1u << JV_STRING},
+        {"mapping", 1u << JV_DICT},
+        {"iterable", 1u << JV_STRING | 1u << JV_LIST | 1u << JV_DICT | 1u << JV_UNDEFINED},
+        {"sequence", 1u << JV_STRING | 1u << JV_LIST | 1u << JV_DICT | 1u << JV_UNDEFINED}};
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)
         if (dt_jinja_same(name, tests[i].name)) {
             *out = tests[i].types >> self->type & 1;

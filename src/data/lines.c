@@ -1,6 +1,7 @@
 /* One buffer that grows to the longest line; zlib reads plain files and gzip alike.
  *
- * The place where the search for a line's end stopped is kept, so a line of 100 MB costs one pass. */
+ * The place where the search for a line's end stopped is kept, so a line of 100 MB costs one pass.
+ */
 #include "data/lines.h"
 
 #include "base/error.h"
@@ -18,7 +19,8 @@ static const size_t longest_line = (size_t)1 << 30, longest_text = (size_t)64 <<
 struct dt_lines {
     gzFile file;
     char *path, *buffer;
-    size_t room, start, used, searched; /* buffer[start, used) is unread, [start, searched) has no end */
+    size_t room, start, used,
+        searched; /* buffer[start, used) is unread, [start, searched) has no end */
     int64_t number;
     bool end;
 };
@@ -93,8 +95,8 @@ static int fill(struct dt_lines *l, size_t limit)
     if (n < 0 || code == Z_BUF_ERROR) {
         if (code == Z_ERRNO)
             return dt_file_fail("read", l->path);
-        return DT_FAIL(DT_E_DATA, "%s: damaged or cut off gzip data after line %" PRId64 " (%s)", l->path,
-                       l->number, words && words[0] ? words : "unexpected end of file");
+        return DT_FAIL(DT_E_DATA, "%s: damaged or cut off gzip data after line %" PRId64 " (%s)",
+                       l->path, l->number, words && words[0] ? words : "unexpected end of file");
     }
     l->used += (size_t)n;
     l->end = n == 0;
@@ -108,8 +110,10 @@ static int check_start(struct dt_lines *l)
         DT_TRY(fill(l, longest_line));
     const unsigned char *p = (const unsigned char *)l->buffer;
     if (l->used >= 2 && ((p[0] == 0xff && p[1] == 0xfe) || (p[0] == 0xfe && p[1] == 0xff)))
-        return DT_FAIL(DT_E_DATA, "%s: is UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t "
-                                  "UTF-8", l->path);
+        return DT_FAIL(DT_E_DATA,
+                       "%s: is UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t "
+                       "UTF-8",
+                       l->path);
     if (l->used >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0)
         l->start = l->searched = 3;
     return DT_OK;
@@ -119,9 +123,8 @@ int dt_lines_next(struct dt_lines *l, const char **line, size_t *bytes, int64_t 
 {
     char *found;
     for (;;) {
-        found = l->used > l->searched
-                    ? memchr(l->buffer + l->searched, '\n', l->used - l->searched)
-                    : NULL;
+        found = l->used > l->searched ? memchr(l->buffer + l->searched, '\n', l->used - l->searched)
+                                      : NULL;
         if (found || l->end)
             break;
         l->searched = l->used;

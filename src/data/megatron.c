@@ -1,7 +1,8 @@
 /* The index of a Megatron corpus, checked once so that nobody has to check again.
  *
- * Everything in the file is a claim: counts, sizes and pointers are compared with the length of both
- * files before anything is read through them, in 64 bits and without sums that could overflow. */
+ * Everything in the file is a claim: counts, sizes and pointers are compared with the length of
+ * both files before anything is read through them, in 64 bits and without sums that could overflow.
+ */
 #include "base/error.h"
 #include "data/corpus.h"
 
@@ -50,12 +51,12 @@ static int parse_header(const unsigned char *data, size_t size, const char *path
 {
     if (size < DT_IDX_HEADER || memcmp(data, idx_magic, sizeof idx_magic) != 0)
         return DT_FAIL(DT_E_DATA,
-                       "%s: %s; a Megatron index begins with MMIDIDX and has at least %d bytes", path,
-                       size < DT_IDX_HEADER ? "too short" : "not an index", DT_IDX_HEADER);
+                       "%s: %s; a Megatron index begins with MMIDIDX and has at least %d bytes",
+                       path, size < DT_IDX_HEADER ? "too short" : "not an index", DT_IDX_HEADER);
     uint64_t version = load_u64(data + 9);
     if (version != 1)
-        return DT_FAIL(DT_E_DATA, "%s: version %" PRIu64 " of the index format; only 1 is known", path,
-                       version);
+        return DT_FAIL(DT_E_DATA, "%s: version %" PRIu64 " of the index format; only 1 is known",
+                       path, version);
     DT_TRY(parse_dtype(data[17], path, &out->item));
     uint64_t sequences = load_u64(data + 18), marks = load_u64(data + 26);
     size_t rest = size - DT_IDX_HEADER;
@@ -64,7 +65,8 @@ static int parse_header(const unsigned char *data, size_t size, const char *path
         bool modes = sequences <= rest / 13 && marks <= rest / 8 &&
                      13 * sequences + 8 * marks == rest && sequences > 0;
         return DT_FAIL(DT_E_DATA,
-                       "%s: %" PRIu64 " sequences and %" PRIu64 " document marks do not fit its %zu "
+                       "%s: %" PRIu64 " sequences and %" PRIu64
+                       " document marks do not fit its %zu "
                        "bytes%s; it is damaged or cut off",
                        path, sequences, marks, size,
                        modes ? " (sequence modes of a multimodal corpus are not supported)" : "");
@@ -111,8 +113,8 @@ static int check_documents(const struct dt_idx *x, const char *path)
                            "; marks rise from 0 to the number of sequences",
                            path, d, first, x->sequences);
         for (int64_t i = before + 1; i < first; i++) {
-            int64_t want = load_i64(x->pointers, i - 1) +
-                           load_i32(x->sizes, i - 1) * (int64_t)x->item;
+            int64_t want =
+                load_i64(x->pointers, i - 1) + load_i32(x->sizes, i - 1) * (int64_t)x->item;
             if (load_i64(x->pointers, i) != want)
                 return DT_FAIL(DT_E_DATA,
                                "%s: sequence %" PRId64 " of document %" PRId64

@@ -59,8 +59,8 @@ struct dt_row_encoder {
     int32_t end_of_text;        /* -1: none */
     int64_t id_limit;           /* ids are below */
 };
-/* Fills `out` (emptied first) and bytes and flags of `record`. DT_E_DATA with *reason for a bad row,
- * among them those with nothing to train on. */
+/* Fills `out` (emptied first) and bytes and flags of `record`. DT_E_DATA with *reason for a bad
+ * row, among them those with nothing to train on. */
 int dt_row_encode(const struct dt_row_encoder *e, const struct dt_row *row, struct dt_tokens *out,
                   struct dt_document *record, int *reason);
 

@@ -1,7 +1,7 @@
 /* A row becomes ids and, for each, whether it trains.
  *
- * Where a prompt meets a completion the text is encoded once as a whole, since tokens may join across
- * the border; the ids that the prompt alone would have had do not train, all others do. */
+ * Where a prompt meets a completion the text is encoded once as a whole, since tokens may join
+ * across the border; the ids that the prompt alone would have had do not train, all others do. */
 #include "base/error.h"
 #include "base/json.h"
 #include "data/row.h"
@@ -113,8 +113,9 @@ static int encode_ids(const struct dt_row_encoder *e, const struct dt_row *row,
         const json_t *l = json_array_get(row->labels, i);
         bool trains = json_is_integer(l) && json_integer_value(l) == json_integer_value(v);
         if (!trains && !(json_is_integer(l) && json_integer_value(l) == -100))
-            return DT_FAIL(DT_E_DATA, "labels[%zu] is %s, expected -100 (does not train) or "
-                                      "input_ids[%zu], which is %" PRId64,
+            return DT_FAIL(DT_E_DATA,
+                           "labels[%zu] is %s, expected -100 (does not train) or "
+                           "input_ids[%zu], which is %" PRId64,
                            i, dt_json_shown(l, shown, sizeof shown), i,
                            (int64_t)json_integer_value(v));
         DT_TRY(dt_tokens_mark(out, trains));
@@ -129,8 +130,9 @@ static int encode_turns(const struct dt_row_encoder *e, const struct dt_row *row
 {
     DT_TRY(need_tokenizer(e));
     if (!e->chat)
-        return DT_FAIL(DT_E_CONFIG, "rows of turns need a chat template and the model has none; set "
-                                    "data.chat_template (chatml, llama2, llama3, mistral, alpaca)");
+        return DT_FAIL(DT_E_CONFIG,
+                       "rows of turns need a chat template and the model has none; set "
+                       "data.chat_template (chatml, llama2, llama3, mistral, alpaca)");
     record->flags = DT_DOCUMENT_ROW;
     return dt_chat_encode(e->chat, e->encoder, row->turns, row->turn_count, false, out,
                           &record->bytes);

@@ -1,7 +1,8 @@
 /* What kind of row is this, and are its keys as they should be?
  *
- * The format is told by which keys are there; a row that fits two formats fits none, because a guess
- * would train on the wrong thing in silence. Messages say which keys were found and which expected. */
+ * The format is told by which keys are there; a row that fits two formats fits none, because a
+ * guess would train on the wrong thing in silence. Messages say which keys were found and which
+ * expected. */
 #include "base/error.h"
 #include "base/json.h"
 #include "data/row.h"
@@ -38,8 +39,10 @@ int dt_row_format_parse(const char *name, enum dt_row_format *out)
             *out = (enum dt_row_format)f;
             return DT_OK;
         }
-    return DT_FAIL(DT_E_CONFIG, "row format '%s' is unknown; there are auto, text, input_ids, "
-                                "prompt_completion, alpaca, sharegpt, messages", name);
+    return DT_FAIL(DT_E_CONFIG,
+                   "row format '%s' is unknown; there are auto, text, input_ids, "
+                   "prompt_completion, alpaca, sharegpt, messages",
+                   name);
 }
 
 const char *dt_row_keys(const json_t *object, char *buffer, size_t size)
@@ -71,16 +74,18 @@ int dt_row_parse(const char *line, size_t bytes, struct dt_row *row, int *reason
     *row = (struct dt_row){0};
     *reason = DT_BAD_JSON;
     json_error_t e;
-    row->json = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
+    row->json =
+        json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &e);
     if (!row->json)
         return DT_FAIL(DT_E_DATA, "byte %d: not valid JSON: %.120s", e.position, e.text);
     if (json_is_object(row->json))
         return DT_OK;
     *reason = DT_BAD_KEYS;
     char shown[64];
-    int rc = DT_FAIL(DT_E_DATA, "found %s, expected one object a line%s",
-                     dt_json_shown(row->json, shown, sizeof shown),
-                     json_is_array(row->json) ? " (a JSON array becomes lines with jq -c '.[]')" : "");
+    int rc =
+        DT_FAIL(DT_E_DATA, "found %s, expected one object a line%s",
+                dt_json_shown(row->json, shown, sizeof shown),
+                json_is_array(row->json) ? " (a JSON array becomes lines with jq -c '.[]')" : "");
     dt_row_free(row);
     return rc;
 }
@@ -189,7 +194,8 @@ static int read_alpaca(struct dt_row *row)
         const json_t *pair = json_array_get(history, i);
         const json_t *q = json_array_get(pair, 0), *a = json_array_get(pair, 1);
         if (json_array_size(pair) != 2 || !json_is_string(q) || !json_is_string(a))
-            return DT_FAIL(DT_E_DATA, "history[%zu] is not a pair of strings [question, answer]", i);
+            return DT_FAIL(DT_E_DATA, "history[%zu] is not a pair of strings [question, answer]",
+                           i);
         add_turn(row, DT_ROLE_USER, (struct dt_slice){json_string_value(q), json_string_length(q)});
         add_turn(row, DT_ROLE_ASSISTANT,
                  (struct dt_slice){json_string_value(a), json_string_length(a)});
@@ -203,9 +209,9 @@ static int read_alpaca(struct dt_row *row)
 static const struct {
     const char *name;
     enum dt_chat_role role;
-} sharegpt_roles[] = {{"human", DT_ROLE_USER},           {"gpt", DT_ROLE_ASSISTANT},
-                      {"system", DT_ROLE_SYSTEM},        {"function_call", DT_ROLE_ASSISTANT},
-                      {"observation", DT_ROLE_TOOL},     {NULL, DT_ROLE_SYSTEM}},
+} sharegpt_roles[] = {{"human", DT_ROLE_USER},       {"gpt", DT_ROLE_ASSISTANT},
+                      {"system", DT_ROLE_SYSTEM},    {"function_call", DT_ROLE_ASSISTANT},
+                      {"observation", DT_ROLE_TOOL}, {NULL, DT_ROLE_SYSTEM}},
   message_roles[] = {{"user", DT_ROLE_USER},
                      {"assistant", DT_ROLE_ASSISTANT},
                      {"system", DT_ROLE_SYSTEM},
@@ -256,8 +262,10 @@ static int read_turns(struct dt_row *row)
         if (rc < 0)
             return dt_error_context(rc, "%s[%zu]", key, i);
         if (json_is_array(json_object_get(turn, "tool_calls")))
-            return DT_FAIL(DT_E_DATA, "%s[%zu]: tool_calls are not supported; write the call into "
-                                      "content as the model shall say it", key, i);
+            return DT_FAIL(DT_E_DATA,
+                           "%s[%zu]: tool_calls are not supported; write the call into "
+                           "content as the model shall say it",
+                           key, i);
         DT_TRY(read_role(sharegpt, name, i, &role));
         add_turn(row, role, content);
     }

@@ -1,8 +1,8 @@
 /* Rows of one file through all cores into a corpus, in the order of the file.
  *
- * The caller's thread reads lines into batches and writes results; workers parse and tokenize. Batches
- * live in a ring and are written strictly in the order they were read, so neither the number of threads
- * nor their luck changes a byte, and the first bad row is always the same one. */
+ * The caller's thread reads lines into batches and writes results; workers parse and tokenize.
+ * Batches live in a ring and are written strictly in the order they were read, so neither the
+ * number of threads nor their luck changes a byte, and the first bad row is always the same one. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -33,7 +33,7 @@ struct batch {
     size_t used, room;
     struct batch_row rows[BATCH_ROWS];
     int64_t row_count;
-    struct dt_tokens tokens; /* of all rows, one behind the other */
+    struct dt_tokens tokens;       /* of all rows, one behind the other */
     struct dt_error_state failure; /* of the first bad row */
     int64_t failed_row;
 };
@@ -192,8 +192,9 @@ static int write_batch(const struct crew *c, struct batch *b, struct dt_corpus_w
     bool fatal = b->failure.code != DT_OK && b->failure.code != DT_E_DATA;
     if (fatal || (b->failure.code != DT_OK && c->build->options->on_bad_row == DT_BAD_ROW_FAIL)) {
         int rc = dt_error_restore(&b->failure);
-        return fatal ? rc : DT_FAIL(rc, "%s (on_bad_row: skip leaves such rows out)",
-                                    b->failure.message);
+        return fatal
+                   ? rc
+                   : DT_FAIL(rc, "%s (on_bad_row: skip leaves such rows out)", b->failure.message);
     }
     for (int64_t i = 0; i < b->row_count; i++) {
         const struct batch_row *r = &b->rows[i];

@@ -1,9 +1,9 @@
 /* Which samples make the batch of step s.
  *
- * Epoch e stands in the order of a Fisher-Yates shuffle whose draws are keyed by (seed, e); batches are
- * cut from that order greedily. Both follow from (seed, e) alone, so a step can be found from nothing
- * but its number: the epochs before it are walked once for their number of steps, and the cuts of the
- * current epoch are kept. */
+ * Epoch e stands in the order of a Fisher-Yates shuffle whose draws are keyed by (seed, e); batches
+ * are cut from that order greedily. Both follow from (seed, e) alone, so a step can be found from
+ * nothing but its number: the epochs before it are walked once for their number of steps, and the
+ * cuts of the current epoch are kept. */
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/rng.h"
@@ -21,7 +21,7 @@ struct dt_sampler {
     int64_t *order; /* [n] */
     int64_t *cuts;  /* first place in the order of each step; cut_count + 1 */
     int64_t cut_count, cut_room;
-    int64_t *first_steps; /* first step of each epoch known so far */
+    int64_t *first_steps;      /* first step of each epoch known so far */
     int64_t known, known_room; /* first_steps[0..known] */
 };
 
@@ -100,7 +100,8 @@ static int know_next(struct dt_sampler *s)
     return DT_OK;
 }
 
-/* The most samples and tokens that a batch can have: the shortest, or the longest, ones together. */
+/* The most samples and tokens that a batch can have: the shortest, or the longest, ones together.
+ */
 static int find_limits(struct dt_sampler *s)
 {
     int64_t longest = 0, total = 0, *histogram;
@@ -140,8 +141,9 @@ int dt_sampler_new(const struct dt_dataset *d, const struct dt_sampler_options *
 {
     *out = NULL;
     if ((o->batch_tokens > 0) == (o->batch_sequences > 0))
-        return DT_FAIL(DT_E_CONFIG, "exactly one of batch.tokens and batch.sequences must be given "
-                                    "(here %" PRId64 " and %" PRId64 ")",
+        return DT_FAIL(DT_E_CONFIG,
+                       "exactly one of batch.tokens and batch.sequences must be given "
+                       "(here %" PRId64 " and %" PRId64 ")",
                        o->batch_tokens, o->batch_sequences);
     struct dt_sampler *s;
     int rc;

@@ -1,5 +1,5 @@
-/* What is this file? The name says whether it is text, rows or a corpus; the first rows say which kind
- * of rows. Anything that could be read in two ways is an error that names both. */
+/* What is this file? The name says whether it is text, rows or a corpus; the first rows say which
+ * kind of rows. Anything that could be read in two ways is an error that names both. */
 #include "data/source.h"
 
 #include "base/error.h"
@@ -76,15 +76,17 @@ static int look_at_row(struct look *l, const char *path, const char *line, size_
         if (l->first_failure.code == DT_OK)
             dt_error_save(rc, &l->first_failure);
     } else if (m & (m - 1)) {
-        rc = DT_FAIL(DT_E_DATA, "%s:%" PRId64 ": its keys %s fit several formats (%s); say which with "
-                                "data.format",
+        rc = DT_FAIL(DT_E_DATA,
+                     "%s:%" PRId64 ": its keys %s fit several formats (%s); say which with "
+                     "data.format",
                      path, number, dt_row_keys(row.json, keys, sizeof keys),
                      format_names(m, names, sizeof names));
         dt_row_free(&row);
         return rc;
     } else if (l->formats && l->formats != m) {
-        rc = DT_FAIL(DT_E_DATA, "%s:%" PRId64 ": rows of several formats in one file (%s); line %" PRId64
-                                " was another; split the file or say with data.format which to take",
+        rc = DT_FAIL(DT_E_DATA,
+                     "%s:%" PRId64 ": rows of several formats in one file (%s); line %" PRId64
+                     " was another; split the file or say with data.format which to take",
                      path, number, format_names(l->formats | m, names, sizeof names), l->first_row);
         dt_row_free(&row);
         return rc;

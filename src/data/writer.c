@@ -1,8 +1,10 @@
-/* Writes a corpus: tokens and masks stream out, the index and the records of documents wait in memory
- * (52 bytes a document) until the end, because their place in the files depends on the counts.
+/* Writes a corpus: tokens and masks stream out, the index and the records of documents wait in
+ * memory (52 bytes a document) until the end, because their place in the files depends on the
+ * counts.
  *
- * Everything goes to temporary names beside the final ones; finish flushes and renames, the index last.
- * A reader that meets a mixture of old and new files notices it by the checksums in the sidecar. */
+ * Everything goes to temporary names beside the final ones; finish flushes and renames, the index
+ * last. A reader that meets a mixture of old and new files notices it by the checksums in the
+ * sidecar. */
 #include "base/error.h"
 #include "data/corpus.h"
 
@@ -98,8 +100,8 @@ int dt_corpus_writer_new(const char *prefix, size_t item, bool has_bits,
     for (int i = 0; i < OUT_FILES; i++)
         DT_CHECK(failed, rc, out_open(&w->files[i], prefix, suffixes[i]));
     struct dt_mask_header blank = {0}; /* its place; written by finish */
-    DT_CHECK(failed, rc, dt_fd_append(w->files[OUT_MASK].fd, w->files[OUT_MASK].path, &blank,
-                                      sizeof blank));
+    DT_CHECK(failed, rc,
+             dt_fd_append(w->files[OUT_MASK].fd, w->files[OUT_MASK].path, &blank, sizeof blank));
     *out = w;
     return DT_OK;
 failed:

@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-int dt_home_even(const struct dt_space *s, int32_t workers, const double *share, struct dt_home *out)
+int dt_home_even(const struct dt_space *s, int32_t workers, const double *share,
+                 struct dt_home *out)
 {
     *out = (struct dt_home){0};
     DT_TRY(DT_NEW(&out->intervals, workers));
@@ -20,7 +21,8 @@ int dt_home_even(const struct dt_space *s, int32_t workers, const double *share,
                           ? s->elements
                           : dt_space_block_edge(s, (int64_t)((double)s->elements * (upto / total)));
         if (end > begin)
-            out->intervals[out->count++] = (struct dt_interval){.begin = begin, .end = end, .owner = w};
+            out->intervals[out->count++] =
+                (struct dt_interval){.begin = begin, .end = end, .owner = w};
         begin = end > begin ? end : begin;
     }
     return DT_OK;

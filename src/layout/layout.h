@@ -13,10 +13,10 @@
 
 struct dt_space {
     const struct dt_arch *arch;
-    int64_t count;     /* tensors */
-    int64_t *tensor;   /* [count] index into arch->tensors, ascending */
-    int64_t *offset;   /* [count + 1] first element of each; the last is `elements` */
-    int64_t *of_arch;  /* [arch->tensor_count] position in this space, -1: in no space (frozen) */
+    int64_t count;    /* tensors */
+    int64_t *tensor;  /* [count] index into arch->tensors, ascending */
+    int64_t *offset;  /* [count + 1] first element of each; the last is `elements` */
+    int64_t *of_arch; /* [arch->tensor_count] position in this space, -1: in no space (frozen) */
     int64_t elements;
 };
 
@@ -25,7 +25,8 @@ int dt_space_new(const struct dt_arch *arch, const bool *trainable, struct dt_sp
 void dt_space_free(struct dt_space *s);
 /* Position in the space of the tensor that holds element i, 0 <= i < elements. */
 int64_t dt_space_at(const struct dt_space *s, int64_t i);
-/* The nearest block edge at or below element i (a block is 1024 elements of one tensor); `elements` is an edge. */
+/* The nearest block edge at or below element i (a block is 1024 elements of one tensor); `elements`
+ * is an edge. */
 int64_t dt_space_block_edge(const struct dt_space *s, int64_t i);
 
 struct dt_interval {
@@ -40,18 +41,19 @@ struct dt_home {
     struct dt_interval *intervals;
 };
 
-/* One interval a worker, sizes in proportion to share[workers] (NULL: equal), cut on block edges. A worker may
- * get nothing. */
-int dt_home_even(const struct dt_space *s, int32_t workers, const double *share, struct dt_home *out);
+/* One interval a worker, sizes in proportion to share[workers] (NULL: equal), cut on block edges. A
+ * worker may get nothing. */
+int dt_home_even(const struct dt_space *s, int32_t workers, const double *share,
+                 struct dt_home *out);
 void dt_home_free(struct dt_home *h);
 
 struct dt_box {
     int32_t owner;
-    int64_t tensor;         /* position in the space */
+    int64_t tensor; /* position in the space */
     int64_t row0, row1, col0, col1;
     enum dt_gradient gradient;
-    int64_t at;             /* element of the owner's storage of the box's first element */
-    int64_t ld;             /* storage elements between rows */
+    int64_t at; /* element of the owner's storage of the box's first element */
+    int64_t ld; /* storage elements between rows */
 };
 
 struct dt_compute {
@@ -59,15 +61,15 @@ struct dt_compute {
     struct dt_box *boxes;
 };
 
-/* Every worker holds every tensor whole: the plan of data parallelism, and of one worker. Storage is in space order
- * without gaps. */
+/* Every worker holds every tensor whole: the plan of data parallelism, and of one worker. Storage
+ * is in space order without gaps. */
 int dt_compute_whole(const struct dt_space *s, int32_t workers, struct dt_compute *out);
 void dt_compute_free(struct dt_compute *c);
 
 /* A rectangle of one tensor that stands on `from` and is wanted on `to`. */
 struct dt_piece {
     int32_t from, to;
-    int64_t tensor;         /* position in the space */
+    int64_t tensor; /* position in the space */
     int64_t rows, cols;
     int64_t from_at, from_ld;
     int64_t to_at, to_ld;
@@ -79,12 +81,12 @@ struct dt_move {
 };
 
 /* Every element of every box, from the home that keeps it. */
-int dt_move_gather(const struct dt_space *s, const struct dt_home *home, const struct dt_compute *to,
-                   struct dt_move *out);
-/* Every part of every element's gradient to its home: `partial` boxes all send, of `same` boxes the first in the list
- * that holds the element sends, `none` sends nothing. */
-int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from, const struct dt_home *home,
-                   struct dt_move *out);
+int dt_move_gather(const struct dt_space *s, const struct dt_home *home,
+                   const struct dt_compute *to, struct dt_move *out);
+/* Every part of every element's gradient to its home: `partial` boxes all send, of `same` boxes the
+ * first in the list that holds the element sends, `none` sends nothing. */
+int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
+                   const struct dt_home *home, struct dt_move *out);
 /* home -> home': also save (home -> file intervals) and load. */
 int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
                     struct dt_move *out);

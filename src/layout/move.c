@@ -40,9 +40,11 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Rows [r0, r1) x columns [c0, c1) of the tensor, which stand in the interval, clipped to the box. */
+/* Rows [r0, r1) x columns [c0, c1) of the tensor, which stand in the interval, clipped to the box.
+ */
 static int clip(struct list *l, const struct dt_space *s, const struct dt_interval *in,
-                const struct dt_box *box, int64_t r0, int64_t r1, int64_t c0, int64_t c1, bool to_home)
+                const struct dt_box *box, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
+                bool to_home)
 {
     r0 = max64(r0, box->row0);
     r1 = min64(r1, box->row1);
@@ -113,8 +115,8 @@ static int with_home(struct list *l, const struct dt_space *s, const struct dt_h
     return DT_OK;
 }
 
-int dt_move_gather(const struct dt_space *s, const struct dt_home *home, const struct dt_compute *to,
-                   struct dt_move *out)
+int dt_move_gather(const struct dt_space *s, const struct dt_home *home,
+                   const struct dt_compute *to, struct dt_move *out)
 {
     *out = (struct dt_move){0};
     struct list l = {.move = out};
@@ -130,8 +132,8 @@ int dt_move_gather(const struct dt_space *s, const struct dt_home *home, const s
 
 static bool same_box(const struct dt_box *a, const struct dt_box *b)
 {
-    return a->tensor == b->tensor && a->row0 == b->row0 && a->row1 == b->row1 && a->col0 == b->col0 &&
-           a->col1 == b->col1;
+    return a->tensor == b->tensor && a->row0 == b->row0 && a->row1 == b->row1 &&
+           a->col0 == b->col0 && a->col1 == b->col1;
 }
 
 static bool overlap(const struct dt_box *a, const struct dt_box *b)
@@ -140,8 +142,9 @@ static bool overlap(const struct dt_box *a, const struct dt_box *b)
            b->col0 < a->col1;
 }
 
-/* Does an earlier `same` box of the list already send this one? Boxes with equal gradients are replicas, hence equal
- * in extent or disjoint; anything between is a plan that arch did not make. */
+/* Does an earlier `same` box of the list already send this one? Boxes with equal gradients are
+ * replicas, hence equal in extent or disjoint; anything between is a plan that arch did not make.
+ */
 static int sent_before(const struct dt_compute *c, int64_t b, bool *sent)
 {
     *sent = false;
@@ -156,8 +159,8 @@ static int sent_before(const struct dt_compute *c, int64_t b, bool *sent)
     return DT_OK;
 }
 
-int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from, const struct dt_home *home,
-                   struct dt_move *out)
+int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
+                   const struct dt_home *home, struct dt_move *out)
 {
     int rc;
     *out = (struct dt_move){0};
@@ -189,11 +192,15 @@ int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const 
             int64_t tensor = dt_space_at(s, begin);
             int64_t stop = min64(end, s->offset[tensor + 1]);
             DT_CHECK(fail, rc,
-                     push(&l, (struct dt_piece){
-                                  .from = a->owner, .to = b->owner, .tensor = tensor,
-                                  .rows = 1, .cols = stop - begin,
-                                  .from_at = a->at + (begin - a->begin), .from_ld = stop - begin,
-                                  .to_at = b->at + (begin - b->begin), .to_ld = stop - begin}));
+                     push(&l, (struct dt_piece){.from = a->owner,
+                                                .to = b->owner,
+                                                .tensor = tensor,
+                                                .rows = 1,
+                                                .cols = stop - begin,
+                                                .from_at = a->at + (begin - a->begin),
+                                                .from_ld = stop - begin,
+                                                .to_at = b->at + (begin - b->begin),
+                                                .to_ld = stop - begin}));
             begin = stop;
         }
         if (a->end <= b->end)

@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-#define BLOCK 1024 /* DESIGN 1.2; ops/ops.h repeats it as DT_BLOCK, a test of state/ compares the two */
+#define BLOCK                                                                                      \
+    1024 /* DESIGN 1.2; ops/ops.h repeats it as DT_BLOCK, a test of state/ compares the two */
 
 int dt_space_new(const struct dt_arch *arch, const bool *trainable, struct dt_space *out)
 {
@@ -27,7 +28,8 @@ int dt_space_new(const struct dt_arch *arch, const bool *trainable, struct dt_sp
     out->offset[out->count] = out->elements;
     if (out->count)
         return DT_OK;
-    rc = DT_FAIL(DT_E_CONFIG, "every tensor is frozen: there is nothing to train; shorten train.freeze");
+    rc = DT_FAIL(DT_E_CONFIG,
+                 "every tensor is frozen: there is nothing to train; shorten train.freeze");
 fail:
     dt_space_free(out);
     return rc;

@@ -1,10 +1,10 @@
 /* The two segments of a block.
  *
- *   ATTENTION   n1 = norm(x);  q, k, v = n1 Wqkv;  q, k = rope(norm?(q, k));  xm = x + attention(q, k, v) Wo
- *   MLP         n2 = norm(xm); g, u = n2 Wgu;      x' = xm + (act(g) * u) Wdown
+ *   ATTENTION   n1 = norm(x);  q, k, v = n1 Wqkv;  q, k = rope(norm?(q, k));  xm = x + attention(q,
+ * k, v) Wo MLP         n2 = norm(xm); g, u = n2 Wgu;      x' = xm + (act(g) * u) Wdown
  *
- * DT_SLOT_DX carries the gradient of the residual stream down the layers: each segment's backward adds its
- * own part to it in place. */
+ * DT_SLOT_DX carries the gradient of the residual stream down the layers: each segment's backward
+ * adds its own part to it in place. */
 #include "model/private.h"
 
 static enum dt_act_kind act_kind(const struct dt_model *m)
@@ -21,15 +21,18 @@ static enum dt_act_kind act_kind(const struct dt_model *m)
 
 static struct model__norm norm1(int64_t layer)
 {
-    return (struct model__norm){layer, DT_NORM1_W, DT_NORM1_B, DT_SLOT_X, DT_SLOT_MEAN1, DT_SLOT_RSTD1, DT_SLOT_N1};
+    return (struct model__norm){layer,         DT_NORM1_W,    DT_NORM1_B, DT_SLOT_X,
+                                DT_SLOT_MEAN1, DT_SLOT_RSTD1, DT_SLOT_N1};
 }
 
 static struct model__norm norm2(int64_t layer)
 {
-    return (struct model__norm){layer, DT_NORM2_W, DT_NORM2_B, DT_SLOT_XM, DT_SLOT_MEAN2, DT_SLOT_RSTD2, DT_SLOT_N2};
+    return (struct model__norm){layer,         DT_NORM2_W,    DT_NORM2_B, DT_SLOT_XM,
+                                DT_SLOT_MEAN2, DT_SLOT_RSTD2, DT_SLOT_N2};
 }
 
-/* The projections to q, k and v: one fused map, or three that write side by side. Returns how many. */
+/* The projections to q, k and v: one fused map, or three that write side by side. Returns how many.
+ */
 struct part {
     struct model__linear map;
     int64_t column; /* in DT_SLOT_QKV */
@@ -65,12 +68,16 @@ static struct dt_norm qk_norm(const struct dt_model *m, int64_t layer, int which
     const struct dt_arch *a = m->arch;
     int64_t T = m->batch.T, column = which ? a->H * a->D : 0;
     return (struct dt_norm){
-        .rows = T, .cols = a->D, .groups = which ? a->K : a->H,
-        .x = model__f(m, DT_SLOT_QKV, layer) + column, .ldx = (a->H + 2 * a->K) * a->D,
+        .rows = T,
+        .cols = a->D,
+        .groups = which ? a->K : a->H,
+        .x = model__f(m, DT_SLOT_QKV, layer) + column,
+        .ldx = (a->H + 2 * a->K) * a->D,
         .w = model__w(m, layer, which ? DT_K_NORM : DT_Q_NORM),
         .rstd = model__f(m, DT_SLOT_QK_RSTD, layer) + (which ? T * a->H : 0),
         .eps = (float)a->norm_eps,
-        .y = model__f(m, DT_SLOT_QKR, layer) + column, .ldy = (a->H + a->K) * a->D,
+        .y = model__f(m, DT_SLOT_QKR, layer) + column,
+        .ldy = (a->H + a->K) * a->D,
     };
 }
 
@@ -90,17 +97,29 @@ static struct dt_attention attention(const struct dt_model *m, int64_t layer)
     int64_t ld;
     rotated(m, layer, &q, &k, &ld);
     return (struct dt_attention){
-        .sequences = m->batch.sequences, .q_start = m->batch.start, .k_start = m->batch.start,
-        .H = a->H, .K = a->K, .D = a->D, .window = a->window[layer], .scale = (float)a->scale[layer],
-        .q = q, .ldq = ld, .k = k, .ldk = ld,
-        .v = model__f(m, DT_SLOT_QKV, layer) + (a->H + a->K) * a->D, .ldv = (a->H + 2 * a->K) * a->D,
-        .o = model__f(m, DT_SLOT_ATT, layer), .lse = model__f(m, DT_SLOT_LSE, layer),
+        .sequences = m->batch.sequences,
+        .q_start = m->batch.start,
+        .k_start = m->batch.start,
+        .H = a->H,
+        .K = a->K,
+        .D = a->D,
+        .window = a->window[layer],
+        .scale = (float)a->scale[layer],
+        .q = q,
+        .ldq = ld,
+        .k = k,
+        .ldk = ld,
+        .v = model__f(m, DT_SLOT_QKV, layer) + (a->H + a->K) * a->D,
+        .ldv = (a->H + 2 * a->K) * a->D,
+        .o = model__f(m, DT_SLOT_ATT, layer),
+        .lse = model__f(m, DT_SLOT_LSE, layer),
         .work = m->attention_work,
     };
 }
 
 /* Generation: the new rows' keys and values join the cache, and attention looks at all of it. */
-static void use_cache(const struct dt_model *m, int64_t layer, struct dt_attention *at, int32_t k_start[2])
+static void use_cache(const struct dt_model *m, int64_t layer, struct dt_attention *at,
+                      int32_t k_start[2])
 {
     const struct dt_arch *a = m->arch;
     struct dt_cache *c = m->cache;
@@ -132,8 +151,8 @@ void model__attention_forward(struct dt_model *m, int64_t layer)
     struct part part[3];
     model__norm_forward(m, norm1(layer));
     for (int i = 0, n = qkv_parts(m, layer, part); i < n; i++)
-        model__linear_forward(m, part[i].map, model__mat(m, DT_SLOT_N1, layer), T, qkv + part[i].column,
-                              (a->H + 2 * a->K) * a->D, NULL, 0);
+        model__linear_forward(m, part[i].map, model__mat(m, DT_SLOT_N1, layer), T,
+                              qkv + part[i].column, (a->H + 2 * a->K) * a->D, NULL, 0);
     for (int which = 0; a->qk_norm && which < 2; which++) {
         struct dt_norm n = qk_norm(m, layer, which);
         dt_k->norm_forward(&n);
@@ -147,8 +166,9 @@ void model__attention_forward(struct dt_model *m, int64_t layer)
     if (m->cache)
         use_cache(m, layer, &at, k_start);
     dt_k->attention_forward(&at);
-    model__linear_forward(m, (struct model__linear){layer, DT_O_W, DT_O_B}, model__f32(at.o, a->H * a->D), T,
-                          model__f(m, DT_SLOT_XM, layer), a->C, model__f(m, DT_SLOT_X, layer), a->C);
+    model__linear_forward(m, (struct model__linear){layer, DT_O_W, DT_O_B},
+                          model__f32(at.o, a->H * a->D), T, model__f(m, DT_SLOT_XM, layer), a->C,
+                          model__f(m, DT_SLOT_X, layer), a->C);
 }
 
 void model__attention_backward(struct dt_model *m, int64_t layer, bool first)
@@ -160,8 +180,8 @@ void model__attention_backward(struct dt_model *m, int64_t layer, bool first)
     float *dqkv = model__f(m, DT_SLOT_DQKV, 0); /* [T, (H + 2K) D] */
     float *dn = model__f(m, DT_SLOT_DN, 0);     /* [T, C] */
     struct dt_attention at = attention(m, layer);
-    model__linear_backward(m, (struct model__linear){layer, DT_O_W, DT_O_B}, model__f32(at.o, a->H * a->D), dx,
-                           a->C, T, datt, false, first);
+    model__linear_backward(m, (struct model__linear){layer, DT_O_W, DT_O_B},
+                           model__f32(at.o, a->H * a->D), dx, a->C, T, datt, false, first);
     at.d_o = datt;
     at.dq = dqkv, at.dk = dqkv + a->H * a->D, at.dv = dqkv + (a->H + a->K) * a->D;
     at.ldd = width;
@@ -178,8 +198,8 @@ void model__attention_backward(struct dt_model *m, int64_t layer, bool first)
     }
     struct part part[3];
     for (int i = 0, n = qkv_parts(m, layer, part); i < n; i++)
-        model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N1, layer), dqkv + part[i].column, width, T,
-                               dn, i > 0, first);
+        model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N1, layer),
+                               dqkv + part[i].column, width, T, dn, i > 0, first);
     model__norm_backward(m, norm1(layer), dn, dx, true, first);
 }
 
@@ -191,8 +211,8 @@ static void activate(const struct dt_model *m, int64_t layer)
     int64_t ld = a->gated ? 2 * a->F : a->F;
     struct dt_mat h = model__mat(m, DT_SLOT_ACT, 0);
     void *p = model__slot(m, DT_SLOT_ACT, 0);
-    dt_k->act_forward(act_kind(m), h.dtype == DT_F32 ? p : NULL, h.dtype == DT_F32 ? NULL : p, a->F, g,
-                      a->gated ? g + a->F : NULL, ld, m->batch.T, a->F);
+    dt_k->act_forward(act_kind(m), h.dtype == DT_F32 ? p : NULL, h.dtype == DT_F32 ? NULL : p, a->F,
+                      g, a->gated ? g + a->F : NULL, ld, m->batch.T, a->F);
 }
 
 void model__mlp_forward(struct dt_model *m, int64_t layer)
@@ -206,8 +226,9 @@ void model__mlp_forward(struct dt_model *m, int64_t layer)
                               model__f(m, DT_SLOT_GU, layer) + part[i].column, ld, NULL, 0);
     activate(m, layer);
     float *out = layer + 1 < a->L ? model__f(m, DT_SLOT_X, layer + 1) : model__f(m, DT_SLOT_XF, 0);
-    model__linear_forward(m, (struct model__linear){layer, DT_DOWN_W, DT_DOWN_B}, model__mat(m, DT_SLOT_ACT, 0), T,
-                          out, a->C, model__f(m, DT_SLOT_XM, layer), a->C);
+    model__linear_forward(m, (struct model__linear){layer, DT_DOWN_W, DT_DOWN_B},
+                          model__mat(m, DT_SLOT_ACT, 0), T, out, a->C,
+                          model__f(m, DT_SLOT_XM, layer), a->C);
 }
 
 void model__mlp_backward(struct dt_model *m, int64_t layer, bool first)
@@ -220,13 +241,13 @@ void model__mlp_backward(struct dt_model *m, int64_t layer, bool first)
     float *dn = model__f(m, DT_SLOT_DN, 0);     /* [T, C] */
     const float *g = model__f(m, DT_SLOT_GU, layer);
     activate(m, layer);
-    model__linear_backward(m, (struct model__linear){layer, DT_DOWN_W, DT_DOWN_B}, model__mat(m, DT_SLOT_ACT, 0), dx,
-                           a->C, T, dact, false, first);
+    model__linear_backward(m, (struct model__linear){layer, DT_DOWN_W, DT_DOWN_B},
+                           model__mat(m, DT_SLOT_ACT, 0), dx, a->C, T, dact, false, first);
     dt_k->act_backward(act_kind(m), dgu, a->gated ? dgu + a->F : NULL, ld, dact, a->F, g,
                        a->gated ? g + a->F : NULL, ld, T, a->F);
     struct part part[2];
     for (int i = 0, n = mlp_parts(m, layer, part); i < n; i++)
-        model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N2, layer), dgu + part[i].column, ld, T, dn,
-                               i > 0, first);
+        model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N2, layer),
+                               dgu + part[i].column, ld, T, dn, i > 0, first);
     model__norm_backward(m, norm2(layer), dn, dx, true, first);
 }

@@ -6,16 +6,17 @@
 
 static struct model__norm final_norm(void)
 {
-    return (struct model__norm){-1, DT_FINAL_NORM_W, DT_FINAL_NORM_B, DT_SLOT_XF, DT_SLOT_MEANF, DT_SLOT_RSTDF,
-                                DT_SLOT_NF};
+    return (struct model__norm){
+        -1, DT_FINAL_NORM_W, DT_FINAL_NORM_B, DT_SLOT_XF, DT_SLOT_MEANF, DT_SLOT_RSTDF, DT_SLOT_NF};
 }
 
 static const struct model__linear head = {-1, DT_HEAD_W, DT_ROLES};
 
 void model__embed_forward(struct dt_model *m)
 {
-    dt_k->embed_forward(model__f(m, DT_SLOT_X, 0), model__w(m, -1, DT_EMBED_W), model__w(m, -1, DT_POSITION_W),
-                        m->batch.ids, m->batch.position, m->batch.T, m->arch->C);
+    dt_k->embed_forward(model__f(m, DT_SLOT_X, 0), model__w(m, -1, DT_EMBED_W),
+                        model__w(m, -1, DT_POSITION_W), m->batch.ids, m->batch.position, m->batch.T,
+                        m->arch->C);
 }
 
 void model__embed_backward(struct dt_model *m, bool first)
@@ -27,7 +28,8 @@ void model__embed_backward(struct dt_model *m, bool first)
         dt_k->zero(de, (size_t)(a->V * a->C) * sizeof *de);
     if (first && dp)
         dt_k->zero(dp, (size_t)(a->positions * a->C) * sizeof *dp);
-    dt_k->embed_backward(de, dp, model__f(m, DT_SLOT_DX, 0), m->batch.ids, m->batch.position, m->batch.T, a->C);
+    dt_k->embed_backward(de, dp, model__f(m, DT_SLOT_DX, 0), m->batch.ids, m->batch.position,
+                         m->batch.T, a->C);
 }
 
 void model__head_forward(struct dt_model *m)
@@ -44,7 +46,8 @@ static struct dt_mat rows_of(struct dt_mat x, int64_t row)
 float *dt_model_logits(struct dt_model *m, int64_t row, int64_t n)
 {
     float *logits = model__f(m, DT_SLOT_LOGITS, 0);
-    model__linear_forward(m, head, rows_of(model__mat(m, DT_SLOT_NF, 0), row), n, logits, m->arch->V, NULL, 0);
+    model__linear_forward(m, head, rows_of(model__mat(m, DT_SLOT_NF, 0), row), n, logits,
+                          m->arch->V, NULL, 0);
     return logits;
 }
 

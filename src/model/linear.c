@@ -18,8 +18,8 @@ static const struct dt_tensor *tensor(const struct dt_model *m, struct model__li
     return &m->arch->tensors[dt_arch_tensor(m->arch, l.layer, l.weight)];
 }
 
-void model__linear_forward(const struct dt_model *m, struct model__linear l, struct dt_mat x, int64_t T,
-                           float *y, int64_t ldy, const float *add, int64_t ldadd)
+void model__linear_forward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
+                           int64_t T, float *y, int64_t ldy, const float *add, int64_t ldadd)
 {
     const struct dt_tensor *t = tensor(m, l);
     struct dt_gemm g = gemm(m);
@@ -60,7 +60,8 @@ void model__linear_gradient(const struct dt_model *m, struct model__linear l, st
 }
 
 void model__linear_backward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx, bool first)
+                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx,
+                            bool first)
 {
     const struct dt_tensor *t = tensor(m, l);
     model__linear_gradient(m, l, x, dy, lddy, T, first);
@@ -81,8 +82,11 @@ static struct dt_norm norm(const struct dt_model *m, struct model__norm n)
 {
     int64_t C = m->arch->C;
     return (struct dt_norm){
-        .rows = m->batch.T, .cols = C, .groups = 1,
-        .x = model__f(m, n.x, n.layer < 0 ? 0 : n.layer), .ldx = C,
+        .rows = m->batch.T,
+        .cols = C,
+        .groups = 1,
+        .x = model__f(m, n.x, n.layer < 0 ? 0 : n.layer),
+        .ldx = C,
         .w = model__w(m, n.layer, n.weight),
         .b = model__w(m, n.layer, n.bias),
         .mean = m->arch->layer_norm ? model__f(m, n.mean, n.layer < 0 ? 0 : n.layer) : NULL,
@@ -104,8 +108,8 @@ void model__norm_forward(const struct dt_model *m, struct model__norm n)
     dt_k->norm_forward(&k);
 }
 
-void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy, float *dx,
-                          bool add_dx, bool first)
+void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy,
+                          float *dx, bool add_dx, bool first)
 {
     struct dt_norm k = norm(m, n);
     size_t bytes = (size_t)m->arch->C * sizeof(float);

@@ -1,4 +1,5 @@
-/* The model's memory: slots carved from an arena by the table in arch/, and the dispatch of segments. */
+/* The model's memory: slots carved from an arena by the table in arch/, and the dispatch of
+ * segments. */
 #include "model/private.h"
 
 #include "base/error.h"
@@ -39,7 +40,8 @@ static void carve_slot(struct dt_model *m, const struct dt_model_options *o, enu
     size_t bytes = (size_t)(rows * info.width) * dt_dtype_size(info.dtype);
     if (info.width == 0 || (only_backward(slot) && !o->train))
         return;
-    /* Kept: a set a layer, for training without recomputation; with it only the block's input is. */
+    /* Kept: a set a layer, for training without recomputation; with it only the block's input is.
+     */
     bool many = info.per_layer && o->train && (!m->recompute || slot == DT_SLOT_X);
     int64_t L = m->arch->L;
     for (int64_t l = 0; l <= L; l++)
@@ -47,8 +49,8 @@ static void carve_slot(struct dt_model *m, const struct dt_model_options *o, enu
             l == 0 || (many && l < L) ? dt_arena_reserve(arena, bytes) : m->slot[slot * (L + 1)];
 }
 
-void dt_model_carve(struct dt_model *m, const struct dt_arch *arch, const struct dt_model_options *o,
-                    struct dt_arena *arena)
+void dt_model_carve(struct dt_model *m, const struct dt_arch *arch,
+                    const struct dt_model_options *o, struct dt_arena *arena)
 {
     m->compute = o->compute;
     m->recompute = o->recompute;
@@ -57,11 +59,13 @@ void dt_model_carve(struct dt_model *m, const struct dt_arch *arch, const struct
     for (int slot = 0; slot < DT_SLOTS; slot++)
         carve_slot(m, o, (enum dt_slot)slot, arena);
     m->rope_positions = arch->rope.kind == DT_ROPE_NONE ? 0 : o->positions;
-    m->rope = m->rope_positions ? dt_arena_reserve(arena, (size_t)dt_arch_rope_elements(arch, o->positions) *
-                                                              sizeof(float))
-                                : NULL;
+    m->rope = m->rope_positions
+                  ? dt_arena_reserve(arena, (size_t)dt_arch_rope_elements(arch, o->positions) *
+                                                sizeof(float))
+                  : NULL;
     m->gemm_work = dt_arena_reserve(arena, dt_gemm_work_bytes());
-    m->attention_work = dt_arena_reserve(arena, dt_attention_work_bytes(arch->H, arch->K, arch->D, o->max_tokens));
+    m->attention_work =
+        dt_arena_reserve(arena, dt_attention_work_bytes(arch->H, arch->K, arch->D, o->max_tokens));
 }
 
 void dt_model_prepare(struct dt_model *m, const struct dt_model_options *o)

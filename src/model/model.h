@@ -1,10 +1,10 @@
-/* Forward and backward of every segment, explicit: no graph, a list of kernel calls and the same list
- * backwards. The executor says which segment of which layer for which micro-batch; the tables of arch/
- * say which tensors and which slots; `struct dt_model` holds their addresses. Nothing here sees a plan,
- * a transport or an optimizer, and nothing allocates after dt_model_open.
+/* Forward and backward of every segment, explicit: no graph, a list of kernel calls and the same
+ * list backwards. The executor says which segment of which layer for which micro-batch; the tables
+ * of arch/ say which tensors and which slots; `struct dt_model` holds their addresses. Nothing here
+ * sees a plan, a transport or an optimizer, and nothing allocates after dt_model_open.
  *
- * Letters: T tokens of the micro-batch, C width, H heads, K kv heads, D head size, F feed-forward width,
- * V vocabulary. */
+ * Letters: T tokens of the micro-batch, C width, H heads, K kv heads, D head size, F feed-forward
+ * width, V vocabulary. */
 #ifndef DT_MODEL_MODEL_H
 #define DT_MODEL_MODEL_H
 
@@ -20,8 +20,8 @@ struct dt_microbatch {
     const int32_t *position; /* [T] from 0 in every sequence */
 };
 
-/* Keys and values of earlier tokens, for generation. A forward with a cache takes one sequence of new rows at
- * positions length ..., appends their keys and values and attends to all. */
+/* Keys and values of earlier tokens, for generation. A forward with a cache takes one sequence of
+ * new rows at positions length ..., appends their keys and values and attends to all. */
 struct dt_cache {
     int64_t capacity, length; /* tokens */
     float *k, *v;             /* [L, capacity, K * D] */
@@ -29,17 +29,17 @@ struct dt_cache {
 
 struct dt_model {
     const struct dt_arch *arch;
-    enum dt_dtype compute;     /* DT_F32 or DT_BF16: what enters a GEMM */
-    bool recompute;            /* blocks share one set of kept slots, but for DT_SLOT_X */
-    int64_t max_tokens;        /* rows the slots have */
-    const float **weight;      /* [tensor_count] */
-    float **gradient;          /* [tensor_count], NULL: frozen */
-    void **slot;               /* [DT_SLOTS * (L + 1)] */
-    const float *rope;         /* [positions, 2, half] or NULL */
+    enum dt_dtype compute; /* DT_F32 or DT_BF16: what enters a GEMM */
+    bool recompute;        /* blocks share one set of kept slots, but for DT_SLOT_X */
+    int64_t max_tokens;    /* rows the slots have */
+    const float **weight;  /* [tensor_count] */
+    float **gradient;      /* [tensor_count], NULL: frozen */
+    void **slot;           /* [DT_SLOTS * (L + 1)] */
+    const float *rope;     /* [positions, 2, half] or NULL */
     int64_t rope_positions;
     void *gemm_work, *attention_work;
-    struct dt_cache *cache;    /* NULL but for generation */
-    int64_t logits_rows;       /* rows of DT_SLOT_LOGITS */
+    struct dt_cache *cache;     /* NULL but for generation */
+    int64_t logits_rows;        /* rows of DT_SLOT_LOGITS */
     struct dt_microbatch batch; /* what the segments work on */
 };
 
@@ -53,8 +53,8 @@ struct dt_model_options {
 };
 
 /* Divide an arena: with an arena that only counts (base NULL), counts the same bytes. */
-void dt_model_carve(struct dt_model *m, const struct dt_arch *arch, const struct dt_model_options *o,
-                    struct dt_arena *arena);
+void dt_model_carve(struct dt_model *m, const struct dt_arch *arch,
+                    const struct dt_model_options *o, struct dt_arena *arena);
 /* Tables (pointers, not tensors); weight[] and gradient[] are for the caller to fill. */
 int dt_model_open(struct dt_model *m, const struct dt_arch *arch);
 void dt_model_close(struct dt_model *m);
@@ -68,8 +68,9 @@ void dt_model_backward(struct dt_model *m, enum dt_segment_kind segment, int64_t
 void dt_model_loss(struct dt_model *m);
 /* Logits of rows [row, row + n), n <= logits_rows: out -> DT_SLOT_LOGITS [n, V]. */
 float *dt_model_logits(struct dt_model *m, int64_t row, int64_t n);
-/* total plus the losses of the micro-batch, in DT_SLOT_LOSS: summed per sequence, then added in sequence order,
- * so that the sum over a batch does not depend on how it was cut into micro-batches. */
+/* total plus the losses of the micro-batch, in DT_SLOT_LOSS: summed per sequence, then added in
+ * sequence order, so that the sum over a batch does not depend on how it was cut into
+ * micro-batches. */
 double dt_model_loss_sum(const struct dt_model *m, double total);
 
 #endif

@@ -47,11 +47,12 @@ struct model__linear {
 };
 
 /* y [T, out] = x [T, in] · Wᵀ + b (+ add) */
-void model__linear_forward(const struct dt_model *m, struct model__linear l, struct dt_mat x, int64_t T,
-                           float *y, int64_t ldy, const float *add, int64_t ldadd);
+void model__linear_forward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
+                           int64_t T, float *y, int64_t ldy, const float *add, int64_t ldadd);
 /* dx [T, in] (+)= dy · W when dx; dW (+)= dyᵀ · x, db likewise, when they train. */
 void model__linear_backward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx, bool first);
+                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx,
+                            bool first);
 /* dW (+)= dyᵀ · x and db (+)= Σ dy alone. */
 void model__linear_gradient(const struct dt_model *m, struct model__linear l, struct dt_mat x,
                             const float *dy, int64_t lddy, int64_t T, bool first);
@@ -64,8 +65,8 @@ struct model__norm {
 };
 void model__norm_forward(const struct dt_model *m, struct model__norm n);
 /* dx (+)= gradient of the norm's input, from dy [T, C]. */
-void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy, float *dx,
-                          bool add_dx, bool first);
+void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy,
+                          float *dx, bool add_dx, bool first);
 
 void model__attention_forward(struct dt_model *m, int64_t layer);
 void model__attention_backward(struct dt_model *m, int64_t layer, bool first);

@@ -33,17 +33,17 @@ struct dt_mat {
 
 struct dt_gemm {
     int64_t M, N, K;
-    struct dt_mat a;   /* op(A): [M, K] */
-    struct dt_mat b;   /* op(B): [K, N] */
-    float *c;          /* [M, N] or, with c_bf16, NULL */
-    uint16_t *c_bf16;  /* [M, N] rounded to bf16 (nearest even) instead of c, or NULL */
+    struct dt_mat a;  /* op(A): [M, K] */
+    struct dt_mat b;  /* op(B): [K, N] */
+    float *c;         /* [M, N] or, with c_bf16, NULL */
+    uint16_t *c_bf16; /* [M, N] rounded to bf16 (nearest even) instead of c, or NULL */
     int64_t ldc;
-    const float *add;  /* [M, N] added to the product, may equal c; or NULL */
+    const float *add; /* [M, N] added to the product, may equal c; or NULL */
     int64_t ldadd;
-    const float *bias; /* [N] or NULL; added to every row after `add` */
+    const float *bias;     /* [N] or NULL; added to every row after `add` */
     enum dt_dtype compute; /* DT_F32: strict. DT_BF16: fp32 operands are rounded to bf16 on packing,
                               products accumulate in fp32 */
-    void *work;        /* dt_gemm_work_bytes() bytes, 64-byte aligned */
+    void *work;            /* dt_gemm_work_bytes() bytes, 64-byte aligned */
 };
 /* Every element of the result is a sum over K in one fixed order, whatever M, N, the row or column
  * offset and the number of threads are. */
@@ -51,7 +51,8 @@ struct dt_gemm {
 /* Scratch that any GEMM of up to this size needs with the current team; grows with threads only. */
 size_t dt_gemm_work_bytes(void);
 
-/* ---- Attention over packed sequences ---------------------------------------------------------- */
+/* ---- Attention over packed sequences ----------------------------------------------------------
+ */
 
 struct dt_attention {
     int64_t sequences;
@@ -66,9 +67,10 @@ struct dt_attention {
     const float *k; /* row r, kv head h at k + r * ldk + h * D */
     const float *v;
     int64_t ldq, ldk, ldv;
-    float *o;       /* [rows, H * D], ld = H * D */
-    float *lse;     /* [H, q rows of all sequences] log-sum-exp of the scaled scores; kept for backward */
-    void *work;     /* dt_attention_work_bytes(...) bytes, 64-byte aligned */
+    float *o; /* [rows, H * D], ld = H * D */
+    float
+        *lse; /* [H, q rows of all sequences] log-sum-exp of the scaled scores; kept for backward */
+    void *work; /* dt_attention_work_bytes(...) bytes, 64-byte aligned */
     /* backward only: */
     const float *d_o;    /* [rows, H * D] */
     float *dq, *dk, *dv; /* written (not added to) */
@@ -78,45 +80,48 @@ struct dt_attention {
  * q_rows: all query rows. Tiles count from a sequence's start. */
 size_t dt_attention_work_bytes(int64_t H, int64_t K, int64_t D, int64_t q_rows);
 
-/* ---- The rest ----------------------------------------------------------------------------------- */
+/* ---- The rest -----------------------------------------------------------------------------------
+ */
 
 enum dt_act_kind { DT_ACT_SILU, DT_ACT_GELU_TANH, DT_ACT_GELU_ERF, DT_ACT_RELU, DT_ACT_QUICK_GELU };
 
 struct dt_norm {
     int64_t rows, cols;
-    int64_t groups;  /* vectors of `cols` per row: 1, or heads for QK norm */
-    const float *x;  /* vector g of row r at x + r * ldx + g * cols */
+    int64_t groups; /* vectors of `cols` per row: 1, or heads for QK norm */
+    const float *x; /* vector g of row r at x + r * ldx + g * cols */
     int64_t ldx;
-    const float *w;  /* [cols] */
-    const float *b;  /* [cols], LayerNorm only, may be NULL */
-    float *mean;     /* [rows * groups] LayerNorm; NULL: RMSNorm */
-    float *rstd;     /* [rows * groups] 1 / sqrt(variance or mean square + eps) */
+    const float *w; /* [cols] */
+    const float *b; /* [cols], LayerNorm only, may be NULL */
+    float *mean;    /* [rows * groups] LayerNorm; NULL: RMSNorm */
+    float *rstd;    /* [rows * groups] 1 / sqrt(variance or mean square + eps) */
     float eps;
     /* forward: exactly one of y (fp32) and y_bf16 */
     float *y;
     uint16_t *y_bf16;
-    int64_t ldy;     /* same layout rule as x */
+    int64_t ldy; /* same layout rule as x */
     /* backward */
     const float *dy; /* ld = ldy */
     float *dx;       /* ld = lddx; added to when add_dx, else written; may equal dy */
     int64_t lddx;
     bool add_dx;
-    float *dw, *db;  /* [cols], added to; NULL when frozen */
+    float *dw, *db; /* [cols], added to; NULL when frozen */
 };
 
 struct dt_adamw {
     float lr, beta1, beta2, eps, weight_decay;
-    float bias1, bias2;  /* 1 - beta^step, computed once per step (DECIDE) */
-    float grad_scale;    /* multiplies the raw gradient: clip factor / denominator */
+    float bias1, bias2; /* 1 - beta^step, computed once per step (DECIDE) */
+    float grad_scale;   /* multiplies the raw gradient: clip factor / denominator */
 };
 
 #define DT_BLOCK 1024 /* elements; home cuts fall on block edges, norms are summed per block */
 
-struct dt_u128 { uint64_t lo, hi; }; /* fixed point, quantum 2^-80 */
+struct dt_u128 {
+    uint64_t lo, hi;
+}; /* fixed point, quantum 2^-80 */
 
 struct dt_kernels {
     const char *name;
-    const char *gemm_name;    /* for banners: what multiplies fp32 and bf16 here */
+    const char *gemm_name; /* for banners: what multiplies fp32 and bf16 here */
 
     void (*gemm)(const struct dt_gemm *g);
     void (*attention_forward)(const struct dt_attention *a);
@@ -126,17 +131,21 @@ struct dt_kernels {
     /* uses x, w, mean, rstd, dy; LayerNorm when mean != NULL */
     void (*norm_backward)(const struct dt_norm *n);
 
-    /* Rotate pairs (i, i + half) of the first 2 * half elements of each head; table: [positions, 2, half] cos
-     * then sin. inverse: rotate back (the backward). In place, T rows of `heads` heads of size D. */
+    /* Rotate pairs (i, i + half) of the first 2 * half elements of each head; table: [positions, 2,
+     * half] cos then sin. inverse: rotate back (the backward). In place, T rows of `heads` heads of
+     * size D. */
     void (*rope)(float *x, int64_t ld, int64_t T, int64_t heads, int64_t D, int64_t half,
                  const int32_t *position, const float *table, bool inverse);
 
-    /* h = act(g) * u when u, else act(g). [T, F] each, strides ldg (g and u) and ldh. Exactly one of h, h_bf16. */
-    void (*act_forward)(enum dt_act_kind kind, float *h, uint16_t *h_bf16, int64_t ldh, const float *g,
-                        const float *u, int64_t ldg, int64_t T, int64_t F);
-    /* dg and du (NULL when ungated) from dh; dg and du have stride lddg; dg may equal g and du u. */
+    /* h = act(g) * u when u, else act(g). [T, F] each, strides ldg (g and u) and ldh. Exactly one
+     * of h, h_bf16. */
+    void (*act_forward)(enum dt_act_kind kind, float *h, uint16_t *h_bf16, int64_t ldh,
+                        const float *g, const float *u, int64_t ldg, int64_t T, int64_t F);
+    /* dg and du (NULL when ungated) from dh; dg and du have stride lddg; dg may equal g and du u.
+     */
     void (*act_backward)(enum dt_act_kind kind, float *dg, float *du, int64_t lddg, const float *dh,
-                         int64_t lddh, const float *g, const float *u, int64_t ldg, int64_t T, int64_t F);
+                         int64_t lddh, const float *g, const float *u, int64_t ldg, int64_t T,
+                         int64_t F);
 
     /* x[t] = E[id[t]] (+ P[position[t]] when P). E: [V, C] */
     void (*embed_forward)(float *x, const float *E, const float *P, const int32_t *id,
@@ -145,11 +154,11 @@ struct dt_kernels {
     void (*embed_backward)(float *dE, float *dP, const float *dx, const int32_t *id,
                            const int32_t *position, int64_t T, int64_t C);
 
-    /* Rows of logits [T, V] become the gradient of the summed loss: softmax - onehot(target), zero where target
-     * < 0 (row does not train). loss[t] = -log softmax[target] (0 where target < 0), in double.
-     * keep_logits: leave the logits as they are (evaluation). */
-    void (*loss)(float *logits, int64_t ld, const int32_t *target, double *loss, int64_t T, int64_t V,
-                 bool keep_logits);
+    /* Rows of logits [T, V] become the gradient of the summed loss: softmax - onehot(target), zero
+     * where target < 0 (row does not train). loss[t] = -log softmax[target] (0 where target < 0),
+     * in double. keep_logits: leave the logits as they are (evaluation). */
+    void (*loss)(float *logits, int64_t ld, const int32_t *target, double *loss, int64_t T,
+                 int64_t V, bool keep_logits);
 
     /* Σ of loss[0..n) in order, in double. */
     double (*sum)(const double *x, int64_t n);
@@ -160,23 +169,25 @@ struct dt_kernels {
     /* y[i] += x[i] over a [rows, cols] box */
     void (*add)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
     /* Copy a [rows, cols] box, converting between F32, BF16 and F16 (round to nearest even). */
-    void (*copy)(void *dst, enum dt_dtype dst_type, int64_t ldd, const void *src, enum dt_dtype src_type,
-                 int64_t lds, int64_t rows, int64_t cols);
+    void (*copy)(void *dst, enum dt_dtype dst_type, int64_t ldd, const void *src,
+                 enum dt_dtype src_type, int64_t lds, int64_t rows, int64_t cols);
     void (*zero)(void *p, size_t bytes);
     /* p[i] = normal(key, i) * std, or value when std == 0. */
     void (*fill_normal)(float *p, int64_t n, uint64_t seed, uint64_t tensor, float std);
     void (*fill)(float *p, int64_t n, float value);
 
-    /* AdamW (Loshchilov & Hutter 2019; decoupled decay), all fp32, in this order of operations, no fma:
-     *   g = grad * grad_scale
-     *   m = beta1 * m + (1 - beta1) * g          v = beta2 * v + ((1 - beta2) * g) * g
-     *   w = w - lr * weight_decay * w            (as w * (1 - lr * wd), factor computed once)
-     *   w = w - (lr / bias1) * m / (sqrt(v) / sqrt(bias2) + eps)      (factors computed once, in fp32)   */
-    void (*adamw)(float *w, float *m, float *v, const float *grad, int64_t n, const struct dt_adamw *p);
+    /* AdamW (Loshchilov & Hutter 2019; decoupled decay), all fp32, in this order of operations, no
+     * fma: g = grad * grad_scale m = beta1 * m + (1 - beta1) * g          v = beta2 * v + ((1 -
+     * beta2) * g) * g w = w - lr * weight_decay * w            (as w * (1 - lr * wd), factor
+     * computed once) w = w - (lr / bias1) * m / (sqrt(v) / sqrt(bias2) + eps)      (factors
+     * computed once, in fp32)   */
+    void (*adamw)(float *w, float *m, float *v, const float *grad, int64_t n,
+                  const struct dt_adamw *p);
 
-    /* Σ over blocks of DT_BLOCK elements of g (the last one short): each block's Σg² in double in fixed order,
-     * times 2^scale_log2, to fixed point of quantum 2^-80, added modulo 2^128 into *sum. Returns false when
-     * a block's value is not finite or out of range (docs/numerics.md). Parallel; order does not matter. */
+    /* Σ over blocks of DT_BLOCK elements of g (the last one short): each block's Σg² in double in
+     * fixed order, times 2^scale_log2, to fixed point of quantum 2^-80, added modulo 2^128 into
+     * *sum. Returns false when a block's value is not finite or out of range (docs/numerics.md).
+     * Parallel; order does not matter. */
     bool (*block_norms)(const float *g, int64_t n, int scale_log2, struct dt_u128 *sum);
 };
 
@@ -189,8 +200,9 @@ const struct dt_kernels *dt_kernels_find(const char *name); /* NULL: unknown or 
 void dt_ops_set_threads(int threads); /* size of the one OpenMP team; opens it */
 int dt_ops_threads(void);
 
-/* Measured peak of this machine in GFLOP/s with the current team: registers only, 512-bit (or the widest here)
- * FMA (DT_F32), or the better of that and the bf16 dot product (DT_BF16). Takes `seconds`. */
+/* Measured peak of this machine in GFLOP/s with the current team: registers only, 512-bit (or the
+ * widest here) FMA (DT_F32), or the better of that and the bf16 dot product (DT_BF16). Takes
+ * `seconds`. */
 double dt_ops_peak_gflops(enum dt_dtype compute, double seconds);
 
 #endif

@@ -1,6 +1,6 @@
-/* Which sequence goes into which micro-batch: in the order of the batch, while they fit. The order is
- * kept so that sums over a batch have one order; in-order filling leaves two neighbouring micro-batches
- * with more than one limit of tokens between them, which bounds their number. */
+/* Which sequence goes into which micro-batch: in the order of the batch, while they fit. The order
+ * is kept so that sums over a batch have one order; in-order filling leaves two neighbouring
+ * micro-batches with more than one limit of tokens between them, which bounds their number. */
 #include "plan/plan.h"
 
 #include "base/arena.h"
@@ -12,8 +12,10 @@
 void dt_plan_single(const struct dt_arch *arch, const bool *trainable, bool recompute,
                     int64_t microbatch_tokens, struct dt_plan *out)
 {
-    *out = (struct dt_plan){.layers = arch->L, .recompute = recompute,
-                            .microbatch_tokens = microbatch_tokens, .lowest_trainable = arch->L};
+    *out = (struct dt_plan){.layers = arch->L,
+                            .recompute = recompute,
+                            .microbatch_tokens = microbatch_tokens,
+                            .lowest_trainable = arch->L};
     for (int64_t i = arch->tensor_count - 1; i >= 0; i--)
         if (trainable[i] && arch->tensors[i].segment != DT_SEG_HEAD)
             out->lowest_trainable = arch->tensors[i].layer; /* -1: the embedding */
@@ -42,7 +44,8 @@ void dt_dispatch_free(struct dt_dispatch *d)
     *d = (struct dt_dispatch){0};
 }
 
-int dt_dispatch_fill(struct dt_dispatch *d, const struct dt_plan *p, const int64_t *length, int64_t n)
+int dt_dispatch_fill(struct dt_dispatch *d, const struct dt_plan *p, const int64_t *length,
+                     int64_t n)
 {
     d->microbatches = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -57,7 +60,8 @@ int dt_dispatch_fill(struct dt_dispatch *d, const struct dt_plan *p, const int64
             continue;
         }
         if (d->microbatches == d->capacity)
-            return DT_FAIL(DT_E_INTERNAL, "a batch of more than %lld micro-batches", (long long)d->capacity);
+            return DT_FAIL(DT_E_INTERNAL, "a batch of more than %lld micro-batches",
+                           (long long)d->capacity);
         d->first[d->microbatches] = i;
         d->tokens[d->microbatches++] = length[i];
     }

@@ -1,9 +1,9 @@
 /* plan + number of micro-batches -> the list of instructions of a step.
  *
- * One device runs a micro-batch forward and backward before it takes the next, so the activations of
- * one micro-batch are all that is ever held. With recomputation each block's forward stands in the list
- * a second time, just before its backward: what costs time is visible in the list. A segment's
- * gradients are reduced as soon as its last backward is done. */
+ * One device runs a micro-batch forward and backward before it takes the next, so the activations
+ * of one micro-batch are all that is ever held. With recomputation each block's forward stands in
+ * the list a second time, just before its backward: what costs time is visible in the list. A
+ * segment's gradients are reduced as soon as its last backward is done. */
 #include "plan/plan.h"
 
 #include "base/arena.h"
@@ -24,16 +24,18 @@ void dt_schedule_free(struct dt_schedule *s)
     *s = (struct dt_schedule){0};
 }
 
-static struct dt_instruction *push(struct dt_schedule *s, enum dt_op op, enum dt_segment_kind segment,
-                                   int64_t layer, int64_t microbatch)
+static struct dt_instruction *push(struct dt_schedule *s, enum dt_op op,
+                                   enum dt_segment_kind segment, int64_t layer, int64_t microbatch)
 {
     struct dt_instruction *i = &s->list[s->count++];
-    *i = (struct dt_instruction){.op = op, .segment = segment, .layer = layer, .microbatch = microbatch};
+    *i = (struct dt_instruction){
+        .op = op, .segment = segment, .layer = layer, .microbatch = microbatch};
     return i;
 }
 
 /* All segments from the first to the last, for GATHER and FORWARD. */
-static void upwards(struct dt_schedule *s, const struct dt_plan *p, enum dt_op op, int64_t microbatch)
+static void upwards(struct dt_schedule *s, const struct dt_plan *p, enum dt_op op,
+                    int64_t microbatch)
 {
     push(s, op, DT_SEG_EMBED, -1, microbatch);
     for (int64_t l = 0; l < p->layers; l++) {
@@ -43,7 +45,8 @@ static void upwards(struct dt_schedule *s, const struct dt_plan *p, enum dt_op o
     push(s, op, DT_SEG_HEAD, -1, microbatch);
 }
 
-static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatch, int64_t microbatches)
+static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatch,
+                      int64_t microbatches)
 {
     bool first = microbatch == 0, last = microbatch + 1 == microbatches;
     push(s, DT_OP_BACKWARD, DT_SEG_HEAD, -1, microbatch)->first = first;
@@ -69,7 +72,8 @@ static void downwards(struct dt_schedule *s, const struct dt_plan *p, int64_t mi
         push(s, DT_OP_REDUCE, DT_SEG_EMBED, -1, -1);
 }
 
-void dt_schedule_fill(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatches, bool train)
+void dt_schedule_fill(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatches,
+                      bool train)
 {
     s->count = 0;
     upwards(s, p, DT_OP_GATHER, -1);
@@ -89,6 +93,7 @@ void dt_schedule_fill(struct dt_schedule *s, const struct dt_plan *p, int64_t mi
 
 const char *dt_op_name(enum dt_op op)
 {
-    static const char *const name[] = {"gather", "forward", "loss", "backward", "reduce", "vote", "decide", "update"};
+    static const char *const name[] = {"gather", "forward", "loss",   "backward",
+                                       "reduce", "vote",    "decide", "update"};
     return name[op];
 }

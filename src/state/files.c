@@ -1,8 +1,9 @@
 /* save and load: moves between home and files.
  *
- * In a checkpoint the trained tensors stand in space order, so a file's data is itself a home layout of
- * one owner: one contiguous range a home interval. Frozen tensors follow in their own dtype. A model
- * directory from elsewhere has tensors in any order, dtype and file; there each tensor is read by name. */
+ * In a checkpoint the trained tensors stand in space order, so a file's data is itself a home
+ * layout of one owner: one contiguous range a home interval. Frozen tensors follow in their own
+ * dtype. A model directory from elsewhere has tensors in any order, dtype and file; there each
+ * tensor is read by name. */
 #include "state/state.h"
 
 #include "base/error.h"
@@ -27,18 +28,21 @@ static int check_shape(const struct dt_tensor *t, const struct dt_stored *from)
 {
     char found[128], expected[128];
     int64_t shape[2] = {t->rank == 1 ? t->cols : t->rows, t->cols};
-    if (from->rank != t->rank || from->shape[0] != shape[0] || (t->rank == 2 && from->shape[1] != shape[1]))
+    if (from->rank != t->rank || from->shape[0] != shape[0] ||
+        (t->rank == 2 && from->shape[1] != shape[1]))
         return DT_FAIL(DT_E_MODEL, "tensor '%s' has shape %s, config.json makes it %s", from->name,
                        dt_shape_shown(from->rank, from->shape, found, sizeof found),
                        dt_shape_shown(t->rank, shape, expected, sizeof expected));
     if (from->dtype != DT_F32 && from->dtype != DT_F16 && from->dtype != DT_BF16)
-        return DT_FAIL(DT_E_UNSUPPORTED, "tensor '%s' has type %s; weights in F32, F16 or BF16 can be read", from->name,
-                       dt_dtype_name(from->dtype));
+        return DT_FAIL(DT_E_UNSUPPORTED,
+                       "tensor '%s' has type %s; weights in F32, F16 or BF16 can be read",
+                       from->name, dt_dtype_name(from->dtype));
     return DT_OK;
 }
 
 /* A tied model's file may carry lm_head all the same: then it must be the embedding. */
-static int check_tied_head(const struct dt_state *s, const struct dt_tensor_set *set, const struct dt_stored *head)
+static int check_tied_head(const struct dt_state *s, const struct dt_tensor_set *set,
+                           const struct dt_stored *head)
 {
     int64_t embed = dt_arch_tensor(s->arch, -1, DT_EMBED_W);
     for (size_t i = 0; i < set->count; i++) {
@@ -50,10 +54,11 @@ static int check_tied_head(const struct dt_state *s, const struct dt_tensor_set 
             break;
         }
     }
-    return DT_FAIL(DT_E_MODEL,
-                   "config.json ties the head to the embedding, but '%s' in %s differs from it; set "
-                   "tie_word_embeddings to false or remove the tensor",
-                   head->name, set->path);
+    return DT_FAIL(
+        DT_E_MODEL,
+        "config.json ties the head to the embedding, but '%s' in %s differs from it; set "
+        "tie_word_embeddings to false or remove the tensor",
+        head->name, set->path);
 }
 
 static bool is_head(const char *name)
@@ -77,12 +82,14 @@ int dt_state_load_model(struct dt_state *s, const struct dt_tensor_set *set)
         if (buffer)
             continue;
         if (i < 0) {
-            rc = DT_FAIL(DT_E_MODEL, "%s holds '%s', which a %s model of this config.json does not have", set->path,
-                         from->name, dt_family_name(s->arch->family));
+            rc = DT_FAIL(DT_E_MODEL,
+                         "%s holds '%s', which a %s model of this config.json does not have",
+                         set->path, from->name, dt_family_name(s->arch->family));
             goto done;
         }
         if (seen[i]) {
-            rc = DT_FAIL(DT_E_MODEL, "%s holds '%s' twice, with and without prefix", set->path, from->name);
+            rc = DT_FAIL(DT_E_MODEL, "%s holds '%s' twice, with and without prefix", set->path,
+                         from->name);
             goto done;
         }
         DT_CHECK(done, rc, check_shape(&s->arch->tensors[i], from));
@@ -102,9 +109,10 @@ done:
     return rc;
 }
 
-/* Moments of the trained tensors, by name. A tensor that was frozen when the checkpoint was written has none: it
- * starts from zero, as at the beginning of a run. */
-static int load_moments(struct dt_part *p, const struct dt_tensor_set *set, float *to, int64_t *without)
+/* Moments of the trained tensors, by name. A tensor that was frozen when the checkpoint was written
+ * has none: it starts from zero, as at the beginning of a run. */
+static int load_moments(struct dt_part *p, const struct dt_tensor_set *set, float *to,
+                        int64_t *without)
 {
     *without = 0;
     for (int64_t i = 0; i < p->space.count; i++) {
@@ -130,10 +138,11 @@ int dt_state_load_checkpoint(struct dt_state *s, const struct dt_checkpoint *c)
         DT_TRY(load_moments(p, &c->exp_avg, p->exp_avg, &first));
         DT_TRY(load_moments(p, &c->exp_avg_sq, p->exp_avg_sq, &second));
         if (first != second)
-            return DT_FAIL(DT_E_CHECKPOINT, "%s: the two moments do not name the same tensors", c->path);
+            return DT_FAIL(DT_E_CHECKPOINT, "%s: the two moments do not name the same tensors",
+                           c->path);
         if (first > 0)
-            dt_warn("%lld tensors were frozen in %s and train now: their moments start from zero", (long long)first,
-                    c->path);
+            dt_warn("%lld tensors were frozen in %s and train now: their moments start from zero",
+                    (long long)first, c->path);
         p->stamp = c->step;
     }
     return DT_OK;
@@ -162,7 +171,8 @@ static size_t list_specs(const struct dt_state *s, bool with_frozen, struct dt_t
     return n;
 }
 
-static int plan_file(const struct dt_state *s, bool with_frozen, const char *stem, struct dt_tensor_plan *out)
+static int plan_file(const struct dt_state *s, bool with_frozen, const char *stem,
+                     struct dt_tensor_plan *out)
 {
     struct dt_tensor_spec *specs;
     DT_TRY(DT_NEW(&specs, s->arch->tensor_count));
@@ -172,9 +182,10 @@ static int plan_file(const struct dt_state *s, bool with_frozen, const char *ste
     return rc;
 }
 
-/* home -> file: the file's layout is a home whose elements stand where the plan puts the space's first tensor. */
-static int save_array(const struct dt_part *p, const float *array, size_t data_start, struct dt_checkpoint_writer *w,
-                      int file)
+/* home -> file: the file's layout is a home whose elements stand where the plan puts the space's
+ * first tensor. */
+static int save_array(const struct dt_part *p, const float *array, size_t data_start,
+                      struct dt_checkpoint_writer *w, int file)
 {
     struct dt_interval whole = {.begin = 0, .end = p->space.elements};
     struct dt_home in_file = {.count = 1, .intervals = &whole};
@@ -183,7 +194,8 @@ static int save_array(const struct dt_part *p, const float *array, size_t data_s
     int rc = DT_OK;
     for (int64_t i = 0; i < move.count && rc >= 0; i++)
         rc = dt_checkpoint_write(w, file, data_start + (size_t)move.pieces[i].to_at * sizeof(float),
-                                 array + move.pieces[i].from_at, (size_t)move.pieces[i].cols * sizeof(float));
+                                 array + move.pieces[i].from_at,
+                                 (size_t)move.pieces[i].cols * sizeof(float));
     dt_move_free(&move);
     return rc;
 }
@@ -203,7 +215,8 @@ static int save_frozen(const struct dt_state *s, const struct dt_tensor_plan *pl
         for (int64_t at = 0; at < n && rc >= 0; at += CHUNK) {
             int64_t part = n - at < CHUNK ? n - at : CHUNK;
             dt_k->copy(buffer, s->frozen_dtype[i], part, s->frozen[i] + at, DT_F32, part, 1, part);
-            rc = dt_checkpoint_write(w, file, plan->offset[next] + (size_t)at * size, buffer, (size_t)part * size);
+            rc = dt_checkpoint_write(w, file, plan->offset[next] + (size_t)at * size, buffer,
+                                     (size_t)part * size);
         }
         next++;
     }
@@ -211,7 +224,8 @@ static int save_frozen(const struct dt_state *s, const struct dt_tensor_plan *pl
     return rc;
 }
 
-static int save_file(const struct dt_state *s, struct dt_checkpoint_writer *w, const char *folder, const char *stem)
+static int save_file(const struct dt_state *s, struct dt_checkpoint_writer *w, const char *folder,
+                     const char *stem)
 {
     bool model = strcmp(stem, "model") == 0;
     struct dt_tensor_plan plan;
@@ -221,7 +235,9 @@ static int save_file(const struct dt_state *s, struct dt_checkpoint_writer *w, c
     size_t tensor = 0;
     for (int64_t k = 0; k < s->part_count; k++) {
         const struct dt_part *p = &s->parts[k];
-        const float *array = model ? p->master : strcmp(stem, "exp_avg") == 0 ? p->exp_avg : p->exp_avg_sq;
+        const float *array = model                          ? p->master
+                             : strcmp(stem, "exp_avg") == 0 ? p->exp_avg
+                                                            : p->exp_avg_sq;
         DT_CHECK(done, rc, save_array(p, array, plan.offset[tensor], w, file));
         tensor += (size_t)p->space.count;
     }

@@ -22,7 +22,8 @@ static float *floats(struct dt_arena *arena, int64_t n)
     return dt_arena_reserve(arena, (size_t)n * sizeof(float));
 }
 
-/* The one place that says what the state takes: counts with an arena that has no memory, carves with one that has. */
+/* The one place that says what the state takes: counts with an arena that has no memory, carves
+ * with one that has. */
 static void carve(struct dt_state *s, struct dt_arena *arena)
 {
     for (int64_t k = 0; k < s->part_count; k++) {
@@ -52,7 +53,8 @@ static int open_part(struct dt_state *s, struct dt_part *p)
 }
 
 /* Everything but the memory. */
-static int open_tables(const struct dt_arch *arch, const struct dt_state_options *o, struct dt_state *s)
+static int open_tables(const struct dt_arch *arch, const struct dt_state_options *o,
+                       struct dt_state *s)
 {
     *s = (struct dt_state){.arch = arch, .kind = o->kind, .alias = !o->copy_compute};
     DT_TRY(DT_NEW(&s->trainable, arch->tensor_count));
@@ -79,7 +81,8 @@ int dt_state_bytes(const struct dt_arch *arch, const struct dt_state_options *o,
     return rc;
 }
 
-int dt_state_open(const struct dt_arch *arch, const struct dt_state_options *o, struct dt_state *out)
+int dt_state_open(const struct dt_arch *arch, const struct dt_state_options *o,
+                  struct dt_state *out)
 {
     int rc;
     struct dt_arena count = {0};
@@ -141,36 +144,41 @@ void dt_state_init(struct dt_state *s, uint64_t seed)
         const struct dt_tensor *t = &s->arch->tensors[i];
         bool norm = t->role == DT_NORM1_W || t->role == DT_NORM2_W || t->role == DT_FINAL_NORM_W ||
                     t->role == DT_Q_NORM || t->role == DT_K_NORM;
-        double std = s->arch->initializer_range / (t->residual ? sqrt(2.0 * (double)s->arch->L) : 1);
+        double std =
+            s->arch->initializer_range / (t->residual ? sqrt(2.0 * (double)s->arch->L) : 1);
         if (t->rank == 1)
             dt_k->fill(dt_state_tensor(s, i), tensor_elements(s->arch, i), norm ? 1 : 0);
         else
-            dt_k->fill_normal(dt_state_tensor(s, i), tensor_elements(s->arch, i), seed, (uint64_t)i, (float)std);
+            dt_k->fill_normal(dt_state_tensor(s, i), tensor_elements(s->arch, i), seed, (uint64_t)i,
+                              (float)std);
     }
 }
 
 /* The pieces of one segment's tensors, between two buffers of this worker. */
-static void run_move(const struct dt_part *p, const struct dt_move *move, enum dt_segment_kind segment, int64_t layer,
-                     const float *from, float *to)
+static void run_move(const struct dt_part *p, const struct dt_move *move,
+                     enum dt_segment_kind segment, int64_t layer, const float *from, float *to)
 {
     for (int64_t i = 0; i < move->count; i++) {
         const struct dt_piece *q = &move->pieces[i];
         const struct dt_tensor *t = &p->space.arch->tensors[p->space.tensor[q->tensor]];
         if (t->segment == segment && t->layer == layer)
-            dt_k->copy(to + q->to_at, DT_F32, q->to_ld, from + q->from_at, DT_F32, q->from_ld, q->rows, q->cols);
+            dt_k->copy(to + q->to_at, DT_F32, q->to_ld, from + q->from_at, DT_F32, q->from_ld,
+                       q->rows, q->cols);
     }
 }
 
 void dt_state_gather(struct dt_state *s, enum dt_segment_kind segment, int64_t layer)
 {
     for (int64_t k = 0; k < s->part_count && !s->alias; k++)
-        run_move(&s->parts[k], &s->parts[k].gather, segment, layer, s->parts[k].master, s->parts[k].box);
+        run_move(&s->parts[k], &s->parts[k].gather, segment, layer, s->parts[k].master,
+                 s->parts[k].box);
 }
 
 void dt_state_reduce(struct dt_state *s, enum dt_segment_kind segment, int64_t layer)
 {
     for (int64_t k = 0; k < s->part_count && !s->alias; k++)
-        run_move(&s->parts[k], &s->parts[k].reduce, segment, layer, s->parts[k].box_gradient, s->parts[k].gradient);
+        run_move(&s->parts[k], &s->parts[k].reduce, segment, layer, s->parts[k].box_gradient,
+                 s->parts[k].gradient);
 }
 
 /* A home interval cut at tensor edges: f(tensor's position, first element in storage, elements). */
@@ -214,8 +222,8 @@ void dt_state_update(struct dt_state *s, int64_t part, const struct dt_adamw *ad
     struct run r;
     while (next_run(p, &interval, &element, &r)) {
         bool decay = s->arch->tensors[p->space.tensor[r.tensor]].decay;
-        dt_k->adamw(p->master + r.at, p->exp_avg + r.at, p->exp_avg_sq + r.at, p->gradient + r.at, r.count,
-                    decay ? adamw : &plain);
+        dt_k->adamw(p->master + r.at, p->exp_avg + r.at, p->exp_avg_sq + r.at, p->gradient + r.at,
+                    r.count, decay ? adamw : &plain);
     }
     p->stamp = step;
 }

@@ -1,5 +1,5 @@
-/* The public functions of libductile (include/ductile/ductile.h): a thin front over the room's own, and
- * the only symbols that leave the shared library. */
+/* The public functions of libductile (include/ductile/ductile.h): a thin front over the room's own,
+ * and the only symbols that leave the shared library. */
 #include "ductile/ductile.h"
 
 #include "base/error.h"
@@ -87,7 +87,8 @@ int ductile_evaluate(const char *model, const char *data,
     *out = (struct ductile_evaluation){0};
     dt_error_clear();
     if (o.threads < 0 || o.max_length < 0)
-        return DT_FAIL(DT_E_USAGE, "ductile_evaluate: threads (%d) and max_length (%lld) are at least 0",
+        return DT_FAIL(DT_E_USAGE,
+                       "ductile_evaluate: threads (%d) and max_length (%lld) are at least 0",
                        o.threads, (long long)o.max_length);
     DT_TRY(dt_kernels_select(o.kernels ? o.kernels : "auto"));
     dt_ops_set_threads(o.threads > 0 ? o.threads : dt_machine_threads());

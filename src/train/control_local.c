@@ -50,14 +50,16 @@ static int vote(void *self, const struct dt_vote *v)
     return DT_OK;
 }
 
-/* sqrt(Σg²) of the gradient of the summed loss, from the fixed-point sum of quantum 2^-80 · 2^-scale. */
+/* sqrt(Σg²) of the gradient of the summed loss, from the fixed-point sum of quantum 2^-80 ·
+ * 2^-scale. */
 static double norm_of(const struct dt_space_vote *v)
 {
     double sum = ldexp((double)v->norm.hi, 64) + (double)v->norm.lo;
     return sqrt(ldexp(sum, -80 - v->scale_log2));
 }
 
-static struct dt_space_decision decide_space(const struct dt_optimizer *o, const struct dt_space_vote *v, int64_t step)
+static struct dt_space_decision decide_space(const struct dt_optimizer *o,
+                                             const struct dt_space_vote *v, int64_t step)
 {
     struct dt_space_decision d = {.denominator = v->loss_tokens, .action = DT_APPLY};
     double denominator = v->loss_tokens > 0 ? (double)v->loss_tokens : 1;
@@ -90,7 +92,8 @@ static int decide(void *self, struct dt_decision *out)
         l->skipped[i] = out->space[i].action == DT_SKIP ? l->skipped[i] + 1 : 0;
         if (l->skipped[i] >= SKIPS_IN_A_ROW)
             return DT_FAIL(DT_E_NUMERIC,
-                           "%d steps in a row had a gradient that is not finite; lower optimizer.lr or start from "
+                           "%d steps in a row had a gradient that is not finite; lower "
+                           "optimizer.lr or start from "
                            "an earlier checkpoint",
                            SKIPS_IN_A_ROW);
     }
@@ -120,7 +123,8 @@ int dt_control_local(const struct dt_optimizer *optimizer, int64_t spaces, struc
     l->spaces = spaces;
     DT_CHECK(fail, rc, DT_NEW(&l->space, spaces));
     DT_CHECK(fail, rc, DT_NEW(&l->skipped, spaces));
-    *out = (struct dt_control){.self = l, .vote = vote, .decide = decide, .stop_asked = stop_asked, .close = close_local};
+    *out = (struct dt_control){
+        .self = l, .vote = vote, .decide = decide, .stop_asked = stop_asked, .close = close_local};
     return DT_OK;
 fail:
     close_local(l);

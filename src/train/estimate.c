@@ -10,8 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a run has beside its arenas, measured (tests/unit/train/test_train_estimate.c holds it to VmHWM): pages of
- * the program and its libraries that only training touches, stacks of the team and the data thread, buffers. */
+/* What a run has beside its arenas, measured (tests/unit/train/test_train_estimate.c holds it to
+ * VmHWM): pages of the program and its libraries that only training touches, stacks of the team and
+ * the data thread, buffers. */
 #define PROCESS_EXTRA ((size_t)6 << 20)
 
 static int64_t min64(int64_t a, int64_t b)
@@ -44,13 +45,16 @@ int dt_freeze(const struct dt_arch *arch, const struct dt_config_strings *patter
                 matched = true;
             }
         if (!matched)
-            return DT_FAIL(DT_E_CONFIG, "train.freeze: '%s' matches no tensor; names are like '%s' and '%s'",
-                           patterns->items[p], arch->tensors[0].name, arch->tensors[arch->tensor_count / 2].name);
+            return DT_FAIL(DT_E_CONFIG,
+                           "train.freeze: '%s' matches no tensor; names are like '%s' and '%s'",
+                           patterns->items[p], arch->tensors[0].name,
+                           arch->tensors[arch->tensor_count / 2].name);
     }
     return DT_OK;
 }
 
-struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c, struct dt_batch_bound bound)
+struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
+                                                  struct dt_batch_bound bound)
 {
     return (struct dt_executor_options){
         .compute = c->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16,
@@ -75,10 +79,12 @@ static size_t resident_now(void)
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
-                    struct dt_batch_bound bound, size_t preparation, struct dt_estimate *out)
+int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
+                    const bool *trainable, struct dt_batch_bound bound, size_t preparation,
+                    struct dt_estimate *out)
 {
-    static size_t process; /* the program before it opened anything big: the first estimate sees that */
+    static size_t
+        process; /* the program before it opened anything big: the first estimate sees that */
     *out = (struct dt_estimate){.preparation = preparation};
     struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = trainable};
     struct dt_executor_options eo = dt_executor_options_of(c, bound);
@@ -94,7 +100,8 @@ int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c, c
     for (int64_t i = 0; i < arch->tensor_count; i++)
         out->trainable += trainable[i] ? arch->tensors[i].rows * arch->tensors[i].cols : 0;
     int64_t length = min64(c->data.max_length, bound.tokens);
-    out->step_flops = 3 * dt_arch_forward_flops(arch, length) * ((double)bound.tokens / (double)length);
+    out->step_flops =
+        3 * dt_arch_forward_flops(arch, length) * ((double)bound.tokens / (double)length);
     return DT_OK;
 }
 
@@ -104,7 +111,8 @@ size_t dt_memory_allowed(const struct dt_run_config *c, const char **what)
     dt_machine_memory(&m);
     int64_t free_now = dt_machine_memory_free();
     size_t limit = free_now > 0 ? (size_t)free_now : (size_t)-1;
-    *what = m.limit > 0 && m.limit - m.used <= free_now ? "the control group's limit" : "what the machine has free";
+    *what = m.limit > 0 && m.limit - m.used <= free_now ? "the control group's limit"
+                                                        : "what the machine has free";
     if (c->memory.limit > 0 && (size_t)c->memory.limit << 20 < limit) {
         limit = (size_t)c->memory.limit << 20;
         *what = "memory.limit";
@@ -114,7 +122,8 @@ size_t dt_memory_allowed(const struct dt_run_config *c, const char **what)
 
 /* The smallest change that fits: recomputation, smaller micro-batches, both. */
 static void advise(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
-                   struct dt_batch_bound bound, const struct dt_estimate *e, size_t limit, char *out, size_t size)
+                   struct dt_batch_bound bound, const struct dt_estimate *e, size_t limit,
+                   char *out, size_t size)
 {
     struct dt_run_config other = *c;
     struct dt_estimate smaller;
@@ -122,29 +131,37 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
         other.train.recompute = recompute;
         for (int64_t tokens = c->microbatch.tokens; tokens >= c->data.max_length; tokens /= 2) {
             other.microbatch.tokens = tokens;
-            if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) < 0 || smaller.total > limit)
+            if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) < 0 ||
+                smaller.total > limit)
                 continue;
             char microbatch[64] = "";
             if (tokens != c->microbatch.tokens)
-                snprintf(microbatch, sizeof microbatch, "microbatch.tokens: %lld", (long long)tokens);
+                snprintf(microbatch, sizeof microbatch, "microbatch.tokens: %lld",
+                         (long long)tokens);
             snprintf(out, size, "%s%s%s brings it to %.2f GiB", microbatch,
                      microbatch[0] && recompute != c->train.recompute ? " with " : "",
-                     recompute != c->train.recompute ? "train.recompute: block" : "", (double)smaller.total / 0x1p30);
+                     recompute != c->train.recompute ? "train.recompute: block" : "",
+                     (double)smaller.total / 0x1p30);
             return;
         }
     }
     other.microbatch.tokens = c->data.max_length;
     other.train.recompute = DT_RECOMPUTE_BLOCK;
-    snprintf(out, size, "no setting of microbatch.tokens and train.recompute is enough (at data.max_length = %lld); "
-             "lower data.max_length, freeze tensors or take a smaller model", (long long)c->data.max_length);
+    snprintf(out, size,
+             "no setting of microbatch.tokens and train.recompute is enough (at data.max_length = "
+             "%lld); "
+             "lower data.max_length, freeze tensors or take a smaller model",
+             (long long)c->data.max_length);
     if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) >= 0) {
         size_t used = strlen(out);
-        snprintf(out + used, size - used, " (%.2f GiB is the least)", (double)smaller.total / 0x1p30);
+        snprintf(out + used, size - used, " (%.2f GiB is the least)",
+                 (double)smaller.total / 0x1p30);
     }
 }
 
-int dt_estimate_check(const struct dt_arch *arch, const struct dt_run_config *c, const bool *trainable,
-                      struct dt_batch_bound bound, const struct dt_estimate *e)
+int dt_estimate_check(const struct dt_arch *arch, const struct dt_run_config *c,
+                      const bool *trainable, struct dt_batch_bound bound,
+                      const struct dt_estimate *e)
 {
     const char *what;
     char advice[512];
@@ -152,6 +169,6 @@ int dt_estimate_check(const struct dt_arch *arch, const struct dt_run_config *c,
     if (e->total <= limit)
         return DT_OK;
     advise(arch, c, trainable, bound, e, limit, advice, sizeof advice);
-    return DT_FAIL(DT_E_CONFIG, "this run needs %.2f GiB, but %s allows %.2f GiB; %s", (double)e->total / 0x1p30, what,
-                   (double)limit / 0x1p30, advice);
+    return DT_FAIL(DT_E_CONFIG, "this run needs %.2f GiB, but %s allows %.2f GiB; %s",
+                   (double)e->total / 0x1p30, what, (double)limit / 0x1p30, advice);
 }

@@ -14,7 +14,8 @@ static int64_t longest(const struct dt_dataset *d)
     return most;
 }
 
-/* Learned positions end with their table; dynamic RoPE would stretch the short sequences by the longest. */
+/* Learned positions end with their table; dynamic RoPE would stretch the short sequences by the
+ * longest. */
 static int check_positions(const struct dt_file_options *o, const struct dt_arch *arch)
 {
     bool bounded = arch->learned_positions || arch->rope.kind == DT_ROPE_DYNAMIC;

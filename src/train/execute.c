@@ -18,8 +18,12 @@ struct pass {
 static struct dt_model_options model_options(const struct dt_executor_options *o)
 {
     int64_t most = o->microbatch_tokens < o->max_tokens ? o->microbatch_tokens : o->max_tokens;
-    return (struct dt_model_options){.compute = o->compute, .max_tokens = most, .positions = o->positions,
-                                     .rope_length = o->positions, .train = o->train, .recompute = o->recompute};
+    return (struct dt_model_options){.compute = o->compute,
+                                     .max_tokens = most,
+                                     .positions = o->positions,
+                                     .rope_length = o->positions,
+                                     .train = o->train,
+                                     .recompute = o->recompute};
 }
 
 static int open_tables(struct dt_executor *e, const struct dt_executor_options *o)
@@ -41,17 +45,19 @@ size_t dt_executor_bytes(const struct dt_arch *arch, const struct dt_executor_op
     dt_model_carve(&e.model, arch, &mo, &count);
     dt_model_close(&e.model);
     e.plan = (struct dt_plan){.layers = arch->L, .microbatch_tokens = o->microbatch_tokens};
-    size_t tables = open_tables(&e, o) < 0 ? 0
-                                           : (size_t)(e.schedule.capacity) * sizeof *e.schedule.list +
-                                                 (size_t)(e.dispatch.capacity) * 2 * sizeof(int64_t) +
-                                                 (size_t)(o->max_sequences + e.dispatch.capacity) * sizeof(int32_t);
+    size_t tables = open_tables(&e, o) < 0
+                        ? 0
+                        : (size_t)(e.schedule.capacity) * sizeof *e.schedule.list +
+                              (size_t)(e.dispatch.capacity) * 2 * sizeof(int64_t) +
+                              (size_t)(o->max_sequences + e.dispatch.capacity) * sizeof(int32_t);
     dt_dispatch_free(&e.dispatch);
     dt_schedule_free(&e.schedule);
     free(e.start);
     return count.used + tables;
 }
 
-int dt_executor_open(struct dt_state *state, const struct dt_executor_options *o, struct dt_executor *out)
+int dt_executor_open(struct dt_state *state, const struct dt_executor_options *o,
+                     struct dt_executor *out)
 {
     int rc;
     struct dt_model_options mo = model_options(o);
@@ -87,9 +93,10 @@ void dt_executor_close(struct dt_executor *e)
 static int dispatch(struct dt_executor *e, const struct dt_global_batch *batch)
 {
     if (batch->sequences > e->max_sequences || batch->tokens > e->max_tokens)
-        return DT_FAIL(DT_E_INTERNAL, "a batch of %lld sequences and %lld tokens, sized for %lld and %lld",
-                       (long long)batch->sequences, (long long)batch->tokens, (long long)e->max_sequences,
-                       (long long)e->max_tokens);
+        return DT_FAIL(DT_E_INTERNAL,
+                       "a batch of %lld sequences and %lld tokens, sized for %lld and %lld",
+                       (long long)batch->sequences, (long long)batch->tokens,
+                       (long long)e->max_sequences, (long long)e->max_tokens);
     DT_TRY(dt_dispatch_fill(&e->dispatch, &e->plan, batch->length, batch->sequences));
     int32_t *start = e->start;
     for (int64_t m = 0; m < e->dispatch.microbatches; m++) {
@@ -111,7 +118,8 @@ static void select_microbatch(struct dt_executor *e, const struct dt_global_batc
     e->model.batch = (struct dt_microbatch){
         .T = e->dispatch.tokens[m],
         .sequences = e->dispatch.first[m + 1] - first,
-        .start = e->start + first + m, /* every earlier micro-batch has one offset more than sequences */
+        .start =
+            e->start + first + m, /* every earlier micro-batch has one offset more than sequences */
         .ids = batch->ids + row,
         .targets = batch->targets + row,
         .position = batch->position + row,
@@ -130,12 +138,17 @@ static int vote(struct dt_executor *e, const struct pass *p)
 {
     struct dt_space_vote space[MAX_SPACES];
     for (int64_t k = 0; k < e->state->part_count; k++) {
-        space[k] = (struct dt_space_vote){.scale_log2 = -2 * ceil_log2(p->batch->tokens), .loss = p->loss,
-                                          .loss_tokens = p->batch->loss_tokens, .input_tokens = p->batch->tokens};
+        space[k] = (struct dt_space_vote){.scale_log2 = -2 * ceil_log2(p->batch->tokens),
+                                          .loss = p->loss,
+                                          .loss_tokens = p->batch->loss_tokens,
+                                          .input_tokens = p->batch->tokens};
         space[k].finite = dt_state_norms(e->state, k, space[k].scale_log2, &space[k].norm);
     }
-    struct dt_vote v = {.step = p->step, .plan = e->plan_hash, .dispatch = e->dispatch.hash,
-                        .spaces = e->state->part_count, .space = space};
+    struct dt_vote v = {.step = p->step,
+                        .plan = e->plan_hash,
+                        .dispatch = e->dispatch.hash,
+                        .spaces = e->state->part_count,
+                        .space = space};
     return p->control->vote(p->control->self, &v);
 }
 
@@ -194,8 +207,8 @@ static int run(struct dt_executor *e, struct pass *p, bool train)
     return DT_OK;
 }
 
-int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step, struct dt_control *control,
-                     struct dt_decision *decision)
+int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step,
+                     struct dt_control *control, struct dt_decision *decision)
 {
     struct pass p = {.batch = batch, .step = step, .control = control, .decision = decision};
     return run(e, &p, true);

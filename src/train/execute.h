@@ -1,8 +1,8 @@
 /* The step executor: runs an instruction list as it stands.
  *
- * It owns what one worker needs between start and end of a run: the plan, the arena that the model's slots
- * are carved from, and the arrays of dispatch and schedule, all sized for the largest batch before the first
- * step. A step allocates nothing. */
+ * It owns what one worker needs between start and end of a run: the plan, the arena that the
+ * model's slots are carved from, and the arrays of dispatch and schedule, all sized for the largest
+ * batch before the first step. A step allocates nothing. */
 #ifndef DT_TRAIN_EXECUTE_H
 #define DT_TRAIN_EXECUTE_H
 
@@ -18,10 +18,10 @@ struct dt_executor {
     struct dt_plan plan;
     uint64_t plan_hash;
     struct dt_model model;
-    struct dt_arena arena;      /* activations and scratch */
+    struct dt_arena arena; /* activations and scratch */
     struct dt_dispatch dispatch;
     struct dt_schedule schedule;
-    int32_t *start;             /* per micro-batch: sequences + 1 row offsets, one after another */
+    int32_t *start; /* per micro-batch: sequences + 1 row offsets, one after another */
     int64_t max_sequences, max_tokens; /* of a global batch */
 };
 
@@ -30,18 +30,19 @@ struct dt_executor_options {
     bool train;
     bool recompute;
     int64_t microbatch_tokens;
-    int64_t positions;          /* longest sequence */
+    int64_t positions;                 /* longest sequence */
     int64_t max_sequences, max_tokens; /* of a global batch */
 };
 
 /* Bytes of the arena and of the tables. */
 size_t dt_executor_bytes(const struct dt_arch *arch, const struct dt_executor_options *o);
-int dt_executor_open(struct dt_state *state, const struct dt_executor_options *o, struct dt_executor *out);
+int dt_executor_open(struct dt_state *state, const struct dt_executor_options *o,
+                     struct dt_executor *out);
 void dt_executor_close(struct dt_executor *e);
 
 /* Step k (from 1) over a global batch, with vote, decision and update. */
-int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step, struct dt_control *control,
-                     struct dt_decision *decision);
+int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step,
+                     struct dt_control *control, struct dt_decision *decision);
 /* Gradients of the summed loss, without vote and update: state's parts hold them afterwards. */
 int dt_executor_gradients(struct dt_executor *e, const struct dt_global_batch *batch, double *loss);
 /* Summed loss only. */

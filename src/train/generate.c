@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void carve(struct dt_generator *g, const struct dt_arch *a, const struct dt_model_options *o, int64_t context,
-                  struct dt_arena *arena)
+static void carve(struct dt_generator *g, const struct dt_arch *a, const struct dt_model_options *o,
+                  int64_t context, struct dt_arena *arena)
 {
     size_t cache = (size_t)(a->L * context * a->K * a->D) * sizeof(float);
     dt_model_carve(&g->model, a, o, arena);
@@ -18,12 +18,13 @@ static void carve(struct dt_generator *g, const struct dt_arch *a, const struct 
     g->order = dt_arena_reserve(arena, (size_t)a->V * sizeof(int32_t));
 }
 
-int dt_generator_open(const struct dt_session *s, enum dt_dtype compute, int64_t context, struct dt_generator *out)
+int dt_generator_open(const struct dt_session *s, enum dt_dtype compute, int64_t context,
+                      struct dt_generator *out)
 {
     int rc;
     struct dt_arena count = {0};
-    struct dt_model_options o = {.compute = compute, .max_tokens = DT_PREFILL, .positions = context,
-                                 .rope_length = context};
+    struct dt_model_options o = {
+        .compute = compute, .max_tokens = DT_PREFILL, .positions = context, .rope_length = context};
     *out = (struct dt_generator){0};
     DT_TRY(dt_model_open(&out->model, s->arch));
     carve(out, s->arch, &o, context, &count);
@@ -50,7 +51,8 @@ static void forward(struct dt_generator *g, const int32_t *ids, int64_t n)
     int32_t start[2] = {0, (int32_t)n};
     for (int64_t t = 0; t < n; t++)
         g->position[t] = (int32_t)(g->cache.length + t);
-    m->batch = (struct dt_microbatch){.T = n, .sequences = 1, .start = start, .ids = ids, .position = g->position};
+    m->batch = (struct dt_microbatch){
+        .T = n, .sequences = 1, .start = start, .ids = ids, .position = g->position};
     m->cache = &g->cache;
     dt_model_forward(m, DT_SEG_EMBED, -1);
     for (int64_t l = 0; l < m->arch->L; l++) {
@@ -64,8 +66,8 @@ static void forward(struct dt_generator *g, const int32_t *ids, int64_t n)
 int dt_generator_feed(struct dt_generator *g, const int32_t *ids, int64_t n)
 {
     if (g->cache.length + n > g->cache.capacity)
-        return DT_FAIL(DT_E_DATA, "%lld tokens do not fit the context of %lld", (long long)(g->cache.length + n),
-                       (long long)g->cache.capacity);
+        return DT_FAIL(DT_E_DATA, "%lld tokens do not fit the context of %lld",
+                       (long long)(g->cache.length + n), (long long)g->cache.capacity);
     int64_t last = 0;
     for (int64_t at = 0; at < n; at += last) {
         last = n - at < DT_PREFILL ? n - at : DT_PREFILL;
@@ -76,8 +78,11 @@ int dt_generator_feed(struct dt_generator *g, const int32_t *ids, int64_t n)
     dt_k->copy(g->logits, DT_F32, V, row, DT_F32, V, 1, V);
     for (int64_t i = 0; i < V; i++)
         if (isnan(g->logits[i]))
-            return DT_FAIL(DT_E_NUMERIC, "the logits after %lld tokens are not numbers: the weights are damaged or "
-                           "overflow", (long long)g->cache.length);
+            return DT_FAIL(
+                DT_E_NUMERIC,
+                "the logits after %lld tokens are not numbers: the weights are damaged or "
+                "overflow",
+                (long long)g->cache.length);
     return DT_OK;
 }
 
@@ -100,8 +105,8 @@ static void sift(const float *logits, int32_t *heap, int64_t n, int64_t i)
     }
 }
 
-/* Takes tokens in order of likelihood until top_k or top_p is reached: the chosen ones stand at the end of
- * `order`, the likeliest last. Returns how many, and the sum of their weights. */
+/* Takes tokens in order of likelihood until top_k or top_p is reached: the chosen ones stand at the
+ * end of `order`, the likeliest last. Returns how many, and the sum of their weights. */
 static int64_t keep_likeliest(struct dt_generator *g, const struct dt_sampling *how, double *kept)
 {
     int64_t V = g->model.arch->V, limit = how->top_k > 0 && how->top_k < V ? how->top_k : V, n = 0;

@@ -14,14 +14,14 @@
 struct dt_loader {
     const struct dt_dataset *dataset;
     struct dt_sampler *sampler;
-    int64_t next, end;      /* steps the thread still has to read */
+    int64_t next, end; /* steps the thread still has to read */
     struct dt_global_batch buffer[2];
     int64_t *samples;
     pthread_t thread;
     bool started, quit;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int64_t filled, taken;  /* batches; at most one of the two buffers is with the loop */
+    int64_t filled, taken; /* batches; at most one of the two buffers is with the loop */
     int rc;
     struct dt_error_state error;
 };
@@ -57,7 +57,8 @@ void dt_global_batch_free(struct dt_global_batch *b)
     *b = (struct dt_global_batch){0};
 }
 
-void dt_global_batch_read(struct dt_global_batch *b, const struct dt_dataset *d, const int64_t *samples, int64_t count)
+void dt_global_batch_read(struct dt_global_batch *b, const struct dt_dataset *d,
+                          const int64_t *samples, int64_t count)
 {
     b->sequences = count;
     b->tokens = b->loss_tokens = 0;
@@ -110,7 +111,8 @@ static void *run(void *self)
     return NULL;
 }
 
-int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t first, int64_t end, struct dt_loader **out)
+int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t first, int64_t end,
+                  struct dt_loader **out)
 {
     struct dt_loader *l;
     int rc;
@@ -126,7 +128,9 @@ int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t firs
     pthread_cond_init(&l->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     for (int i = 0; i < 2; i++)
-        DT_CHECK(fail, rc, dt_global_batch_new(dt_sampler_max_samples(s), dt_sampler_max_tokens(s), &l->buffer[i]));
+        DT_CHECK(fail, rc,
+                 dt_global_batch_new(dt_sampler_max_samples(s), dt_sampler_max_tokens(s),
+                                     &l->buffer[i]));
     DT_CHECK(fail, rc, DT_NEW(&l->samples, dt_sampler_max_samples(s)));
     if (pthread_create(&l->thread, NULL, run, l) != 0) {
         rc = DT_FAIL(DT_E_MEMORY, "cannot start the data thread: %s", strerror(errno));
@@ -171,8 +175,10 @@ int dt_loader_next(struct dt_loader *l, struct dt_global_batch **out)
     if (l->rc < 0)
         rc = dt_error_restore(&l->error);
     else if (l->filled == l->taken)
-        rc = DT_FAIL(DT_E_TIMEOUT, "the data of step %lld did not arrive within %d s: is the disk of the corpus well?",
-                     (long long)l->next + 1, WAIT_SECONDS);
+        rc = DT_FAIL(
+            DT_E_TIMEOUT,
+            "the data of step %lld did not arrive within %d s: is the disk of the corpus well?",
+            (long long)l->next + 1, WAIT_SECONDS);
     else
         *out = &l->buffer[l->taken++ % 2];
     pthread_cond_broadcast(&l->changed);

@@ -16,7 +16,8 @@ static int evaluate(struct dt_run *r, int64_t step)
     return DT_OK;
 }
 
-/* Evaluation that is interrupted ends the run like any other interruption; every other failure is one. */
+/* Evaluation that is interrupted ends the run like any other interruption; every other failure is
+ * one. */
 static int evaluate_due(struct dt_run *r, int64_t step, bool *stop)
 {
     int64_t every = r->config->eval.every;
@@ -68,34 +69,43 @@ static int take_steps(struct dt_run *r, struct dt_progress *progress, bool *stop
             *stop = false; /* nothing remains */
     }
     if (!*stop && space[0].action == DT_SKIP && space[0].denominator > 0)
-        return DT_FAIL(DT_E_NUMERIC, "the run ended on a loss or gradient that is not finite; lower optimizer.lr or go back "
-                       "to an earlier checkpoint");
+        return DT_FAIL(
+            DT_E_NUMERIC,
+            "the run ended on a loss or gradient that is not finite; lower optimizer.lr or go back "
+            "to an earlier checkpoint");
     return DT_OK;
 }
 
 /* One short measurement of what the machine can do, for the share of peak in the log. */
 static void measure_peak(struct dt_run *r)
 {
-    r->peak_gflops = dt_ops_peak_gflops(r->config->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16, 0.1);
-    dt_info("kernels: %s (%s), %d threads, %s, peak %.0f GFLOP/s", dt_k->name, dt_k->gemm_name, dt_ops_threads(),
-            r->config->train.dtype == DT_RUN_FLOAT32 ? "float32" : "bfloat16", r->peak_gflops);
+    r->peak_gflops =
+        dt_ops_peak_gflops(r->config->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16, 0.1);
+    dt_info("kernels: %s (%s), %d threads, %s, peak %.0f GFLOP/s", dt_k->name, dt_k->gemm_name,
+            dt_ops_threads(), r->config->train.dtype == DT_RUN_FLOAT32 ? "float32" : "bfloat16",
+            r->peak_gflops);
 }
 
 static int finish(struct dt_run *r, bool stop)
 {
     if (stop) {
-        int rc = r->save_failed ? DT_FAIL(DT_E_SAVE, "stopped by %s, and the last save failed", dt_signals_name())
-                                : DT_FAIL(DT_E_STOPPED, "stopped by %s after step %lld, saved; the same command goes on",
-                                          dt_signals_name(), (long long)r->saved);
+        int rc =
+            r->save_failed
+                ? DT_FAIL(DT_E_SAVE, "stopped by %s, and the last save failed", dt_signals_name())
+                : DT_FAIL(DT_E_STOPPED,
+                          "stopped by %s after step %lld, saved; the same command goes on",
+                          dt_signals_name(), (long long)r->saved);
         dt_run_metric_event(r, "stopped", r->saved, dt_signals_name());
         return rc;
     }
     dt_run_metric_event(r, "done", r->steps, NULL);
     if (r->save_failed)
-        return DT_FAIL(DT_E_SAVE, "all %lld steps are done, but the last save failed; free space and start again",
-                       (long long)r->steps);
-    dt_info("done: %lld steps, %lld tokens; the model is %s/step-%08lld", (long long)r->steps, (long long)r->tokens,
-            r->checkpoints, (long long)r->saved);
+        return DT_FAIL(
+            DT_E_SAVE,
+            "all %lld steps are done, but the last save failed; free space and start again",
+            (long long)r->steps);
+    dt_info("done: %lld steps, %lld tokens; the model is %s/step-%08lld", (long long)r->steps,
+            (long long)r->tokens, r->checkpoints, (long long)r->saved);
     return DT_OK;
 }
 
@@ -108,8 +118,8 @@ static int train(struct dt_run *r)
     }
     if (r->first >= r->steps) {
         dt_run_forget_starts(r);
-        dt_info("nothing to do: step %lld of %lld is already saved; raise train.steps to go on", (long long)r->first,
-                (long long)r->steps);
+        dt_info("nothing to do: step %lld of %lld is already saved; raise train.steps to go on",
+                (long long)r->first, (long long)r->steps);
         return DT_OK;
     }
     measure_peak(r);

@@ -1,5 +1,5 @@
-/* metrics.jsonl: one object a step, one an evaluation, one an event (docs/formats.md). A disk that is full
- * costs lines, never the run. */
+/* metrics.jsonl: one object a step, one an evaluation, one an event (docs/formats.md). A disk that
+ * is full costs lines, never the run. */
 #include "train/run.h"
 
 #include "base/error.h"
@@ -73,7 +73,8 @@ static double flops_of(const struct dt_run *r, const struct dt_global_batch *b)
     return flops;
 }
 
-static void show_step(struct dt_run *r, const struct dt_decision *d, double seconds, double speed, double share)
+static void show_step(struct dt_run *r, const struct dt_decision *d, double seconds, double speed,
+                      double share)
 {
     const struct dt_space_decision *s = &d->space[0];
     char peak[64] = "";
@@ -82,12 +83,13 @@ static void show_step(struct dt_run *r, const struct dt_decision *d, double seco
     if (s->action == DT_SKIP)
         dt_warn("step %lld skipped: %s", (long long)d->step,
                 s->denominator == 0 ? "no token trains" : "the loss or gradient is not finite");
-    dt_info("step %5lld/%lld | loss %.4f | norm %.3f | lr %.2e | %.0f ms | %.0f tok/s%s | %.2f GiB", (long long)d->step,
-            (long long)r->steps, s->loss, s->norm, (double)s->adamw.lr, 1e3 * seconds, speed, peak,
-            (double)dt_run_resident_bytes(r) / 0x1p30);
+    dt_info("step %5lld/%lld | loss %.4f | norm %.3f | lr %.2e | %.0f ms | %.0f tok/s%s | %.2f GiB",
+            (long long)d->step, (long long)r->steps, s->loss, s->norm, (double)s->adamw.lr,
+            1e3 * seconds, speed, peak, (double)dt_run_resident_bytes(r) / 0x1p30);
 }
 
-void dt_run_metric_step(struct dt_run *r, const struct dt_decision *d, const struct dt_global_batch *b, double seconds)
+void dt_run_metric_step(struct dt_run *r, const struct dt_decision *d,
+                        const struct dt_global_batch *b, double seconds)
 {
     const struct dt_space_decision *s = &d->space[0];
     double speed = (double)b->tokens / seconds;
@@ -95,8 +97,8 @@ void dt_run_metric_step(struct dt_run *r, const struct dt_decision *d, const str
     FILE *f = r->metrics;
     fprintf(f, "{\"step\":%lld,\"epoch\":%lld", (long long)d->step, (long long)b->epoch);
     number(f, "loss", s->loss);
-    fprintf(f, ",\"tokens\":%lld,\"loss_tokens\":%lld,\"sequences\":%lld", (long long)b->tokens, (long long)b->loss_tokens,
-            (long long)b->sequences);
+    fprintf(f, ",\"tokens\":%lld,\"loss_tokens\":%lld,\"sequences\":%lld", (long long)b->tokens,
+            (long long)b->loss_tokens, (long long)b->sequences);
     number(f, "grad_norm", s->norm);
     number(f, "lr", s->adamw.lr);
     number(f, "tokens_per_second", speed);
@@ -107,18 +109,21 @@ void dt_run_metric_step(struct dt_run *r, const struct dt_decision *d, const str
             s->action == DT_SKIP ? ",\"skipped\":true" : "");
     end_line(r);
     int64_t every = r->config->log.every;
-    if (s->action == DT_SKIP || d->step == r->first + 1 || d->step == r->steps || d->step % (every > 0 ? every : 1) == 0)
+    if (s->action == DT_SKIP || d->step == r->first + 1 || d->step == r->steps ||
+        d->step % (every > 0 ? every : 1) == 0)
         show_step(r, d, seconds, speed, share);
 }
 
-void dt_run_metric_eval(struct dt_run *r, int64_t step, const struct dt_evaluation *e, double seconds)
+void dt_run_metric_eval(struct dt_run *r, int64_t step, const struct dt_evaluation *e,
+                        double seconds)
 {
     double mean = e->loss / (double)(e->tokens > 0 ? e->tokens : 1);
     double bits = e->bytes > 0 ? e->loss / log(2) / (double)e->bytes : 0;
     FILE *f = r->metrics;
     fprintf(f, "{\"step\":%lld", (long long)step);
     number(f, "eval_loss", mean);
-    fprintf(f, ",\"eval_tokens\":%lld,\"eval_sequences\":%lld", (long long)e->tokens, (long long)e->sequences);
+    fprintf(f, ",\"eval_tokens\":%lld,\"eval_sequences\":%lld", (long long)e->tokens,
+            (long long)e->sequences);
     if (bits > 0)
         number(f, "eval_bits_per_byte", bits);
     number(f, "eval_seconds", seconds);
@@ -127,13 +132,14 @@ void dt_run_metric_eval(struct dt_run *r, int64_t step, const struct dt_evaluati
     char shown[64] = "";
     if (bits > 0)
         snprintf(shown, sizeof shown, " | %.3f bits per byte", bits);
-    dt_info("eval  %5lld/%lld | loss %.4f%s | %lld tokens in %.1f s", (long long)step, (long long)r->steps, mean, shown,
-            (long long)e->tokens, seconds);
+    dt_info("eval  %5lld/%lld | loss %.4f%s | %lld tokens in %.1f s", (long long)step,
+            (long long)r->steps, mean, shown, (long long)e->tokens, seconds);
 }
 
 void dt_run_metric_event(struct dt_run *r, const char *event, int64_t step, const char *detail)
 {
-    json_t *o = json_pack("{s:s, s:I, s:s*}", "event", event, "step", (json_int_t)step, "detail", detail);
+    json_t *o =
+        json_pack("{s:s, s:I, s:s*}", "event", event, "step", (json_int_t)step, "detail", detail);
     if (!o)
         return;
     json_dumpf(o, r->metrics, JSON_COMPACT);

@@ -14,9 +14,15 @@
 
 #define CHUNK ((int64_t)1 << 20) /* elements converted at once */
 
-const char *const dt_model_companions[] = {"tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
-                                           "generation_config.json", "chat_template.jinja",   "vocab.json",
-                                           "merges.txt",             "tokenizer.model",       NULL};
+const char *const dt_model_companions[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "generation_config.json",
+                                           "chat_template.jinja",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           NULL};
 
 int dt_model_config_as(const char *dir, enum dt_dtype dtype, json_t **out)
 {
@@ -34,8 +40,8 @@ static bool is_float(enum dt_dtype t)
     return t == DT_F32 || t == DT_BF16 || t == DT_F16;
 }
 
-static int write_tensor(int fd, const char *path, const struct dt_stored *t, enum dt_dtype dtype, size_t offset,
-                        void *buffer)
+static int write_tensor(int fd, const char *path, const struct dt_stored *t, enum dt_dtype dtype,
+                        size_t offset, void *buffer)
 {
     size_t from = dt_dtype_size(t->dtype), to = dt_dtype_size(dtype);
     for (int64_t at = 0; at < t->elements; at += CHUNK) {
@@ -82,8 +88,8 @@ static int export_weights(const char *from, const char *dir, enum dt_dtype dtype
     DT_CHECK(done, rc, DT_NEW(&specs, set.count));
     for (size_t i = 0; i < set.count; i++) {
         const struct dt_stored *t = &set.tensors[i];
-        specs[i] = (struct dt_tensor_spec){.name = t->name, .rank = t->rank,
-                                           .dtype = is_float(t->dtype) ? dtype : t->dtype};
+        specs[i] = (struct dt_tensor_spec){
+            .name = t->name, .rank = t->rank, .dtype = is_float(t->dtype) ? dtype : t->dtype};
         memcpy(specs[i].shape, t->shape, sizeof t->shape);
     }
     DT_CHECK(done, rc, dt_tensors_plan(specs, set.count, "model", 0, &plan));

@@ -1,4 +1,5 @@
-/* Loading RUN.yaml: the table does the single keys, this file does what concerns several at once. */
+/* Loading RUN.yaml: the table does the single keys, this file does what concerns several at once.
+ */
 #include "train/run_config.h"
 
 #include "base/error.h"
@@ -13,20 +14,23 @@
 
 static void check_batch(struct dt_config *c, struct dt_run_config *cfg)
 {
-    bool tokens = dt_config_given(c, "batch.tokens"), sequences = dt_config_given(c, "batch.sequences");
+    bool tokens = dt_config_given(c, "batch.tokens"),
+         sequences = dt_config_given(c, "batch.sequences");
     if (tokens && sequences)
-        dt_config_problem(c, "batch.sequences",
-                          "batch.tokens and batch.sequences are both given; the batch of a step has one size");
+        dt_config_problem(
+            c, "batch.sequences",
+            "batch.tokens and batch.sequences are both given; the batch of a step has one size");
     if (!tokens && !sequences)
         cfg->batch.tokens = DEFAULT_BATCH;
     int64_t longest = cfg->data.max_length;
     if (!dt_config_given(c, "microbatch.tokens"))
         cfg->microbatch.tokens = longest > DEFAULT_MICROBATCH ? longest : DEFAULT_MICROBATCH;
     else if (cfg->microbatch.tokens && cfg->microbatch.tokens < longest)
-        dt_config_problem(c, "microbatch.tokens",
-                          "microbatch.tokens (%lld) is less than data.max_length (%lld): the longest "
-                          "sequence would not fit; raise the first or lower the second",
-                          (long long)cfg->microbatch.tokens, (long long)longest);
+        dt_config_problem(
+            c, "microbatch.tokens",
+            "microbatch.tokens (%lld) is less than data.max_length (%lld): the longest "
+            "sequence would not fit; raise the first or lower the second",
+            (long long)cfg->microbatch.tokens, (long long)longest);
 }
 
 static void check_length(struct dt_config *c, const struct dt_run_config *cfg)
@@ -41,17 +45,20 @@ static void check_length(struct dt_config *c, const struct dt_run_config *cfg)
     int64_t total = cfg->train.steps, warmup = dt_run_config_warmup(cfg, total);
     int64_t decay = dt_run_config_decay(cfg, total);
     if (steps && total && warmup > total)
-        dt_config_problem(c, "optimizer.warmup", "optimizer.warmup (%lld) is more than train.steps (%lld)",
+        dt_config_problem(c, "optimizer.warmup",
+                          "optimizer.warmup (%lld) is more than train.steps (%lld)",
                           (long long)warmup, (long long)total);
     else if (steps && total && warmup + decay > total)
-        dt_config_problem(c, "optimizer.decay",
-                          "optimizer.warmup (%lld) and optimizer.decay (%lld) together are more than "
-                          "train.steps (%lld)",
-                          (long long)warmup, (long long)decay, (long long)total);
+        dt_config_problem(
+            c, "optimizer.decay",
+            "optimizer.warmup (%lld) and optimizer.decay (%lld) together are more than "
+            "train.steps (%lld)",
+            (long long)warmup, (long long)decay, (long long)total);
     if (cfg->optimizer.warmup.share && cfg->optimizer.schedule == DT_LR_WSD &&
         cfg->optimizer.decay.share && cfg->optimizer.warmup.value + cfg->optimizer.decay.value > 1)
-        dt_config_problem(c, "optimizer.decay",
-                          "optimizer.warmup and optimizer.decay together are more than the whole run");
+        dt_config_problem(
+            c, "optimizer.decay",
+            "optimizer.warmup and optimizer.decay together are more than the whole run");
 }
 
 static void check_rest(struct dt_config *c, const struct dt_run_config *cfg)
@@ -62,9 +69,10 @@ static void check_rest(struct dt_config *c, const struct dt_run_config *cfg)
                               "version; use workers: 1 and more threads",
                               (long long)cfg->workers);
     if (cfg->data.eval.count && cfg->data.eval_fraction > 0)
-        dt_config_problem(c, "data.eval_fraction",
-                          "data.eval and data.eval_fraction are both given; documents are held out only "
-                          "when there are no evaluation files");
+        dt_config_problem(
+            c, "data.eval_fraction",
+            "data.eval and data.eval_fraction are both given; documents are held out only "
+            "when there are no evaluation files");
 }
 
 /* "train.steps=20", "--train.steps=20", "data.shuffle", "no-data.shuffle". */
@@ -72,7 +80,8 @@ static void read_override(struct dt_config *c, const char *text)
 {
     const char *dashes = strncmp(text, "--", 2) == 0 ? "" : "--", *equals = strchr(text, '=');
     char *option;
-    if (asprintf(&option, "%s%.*s", dashes, (int)(equals ? equals - text : (long)strlen(text)), text) < 0) {
+    if (asprintf(&option, "%s%.*s", dashes, (int)(equals ? equals - text : (long)strlen(text)),
+                 text) < 0) {
         dt_config_problem(c, "", "no memory to read %s", text);
         return;
     }
@@ -81,7 +90,8 @@ static void read_override(struct dt_config *c, const char *text)
 }
 
 /* Overrides, defaults, checks across keys, and the verdict. On failure *cfg is emptied. */
-static int finish(struct dt_config *c, const char *const *overrides, int n, struct dt_run_config *cfg)
+static int finish(struct dt_config *c, const char *const *overrides, int n,
+                  struct dt_run_config *cfg)
 {
     for (int i = 0; i < n; i++)
         read_override(c, overrides[i]);

@@ -31,14 +31,14 @@ struct dt_run_config {
         char *chat_template; /* auto chatml llama2 llama3 mistral alpaca */
     } data;
     struct {
-        int64_t tokens;    /* exactly one of the two is > 0 */
+        int64_t tokens; /* exactly one of the two is > 0 */
         int64_t sequences;
     } batch;
     struct {
         int64_t tokens; /* >= data.max_length */
     } microbatch;
     struct {
-        int64_t steps;  /* exactly one of the two is > 0 */
+        int64_t steps; /* exactly one of the two is > 0 */
         int64_t epochs;
         int dtype;                       /* enum dt_run_dtype */
         struct dt_config_strings freeze; /* shell patterns over tensor names, see fnmatch(3) */
@@ -77,9 +77,9 @@ struct dt_run_config {
 
 extern const struct dt_config_table dt_run_config_table;
 
-/* Read `path`, then `n` overrides "section.key=value" (with or without leading "--"; "section.key" alone
- * is true, "no-section.key" false). On failure *cfg is empty and the message lists every problem.
- * Free with dt_run_config_free in either case. */
+/* Read `path`, then `n` overrides "section.key=value" (with or without leading "--"; "section.key"
+ * alone is true, "no-section.key" false). On failure *cfg is empty and the message lists every
+ * problem. Free with dt_run_config_free in either case. */
 int dt_run_config_load(const char *path, const char *const *overrides, int n,
                        struct dt_run_config *cfg);
 /* The same for a text in memory; relative paths are relative to `directory`. */
@@ -92,9 +92,9 @@ void dt_run_config_print(const struct dt_run_config *cfg, FILE *f);
 /* Of the keys that change what is trained; equal configurations have equal hashes. */
 int dt_run_config_hash(const struct dt_run_config *cfg, uint64_t *out);
 
-/* May a run that was started with the configuration in `old_yaml` go on with `now`? 0, or DT_E_CONFIG
- * with every key that changes what is trained, its old and new value, and the --allow-change=KEY that
- * confirms it. `allowed`: keys or whole sections confirmed so far. */
+/* May a run that was started with the configuration in `old_yaml` go on with `now`? 0, or
+ * DT_E_CONFIG with every key that changes what is trained, its old and new value, and the
+ * --allow-change=KEY that confirms it. `allowed`: keys or whole sections confirmed so far. */
 int dt_run_config_diff(const char *old_yaml, const struct dt_run_config *now,
                        const char *const *allowed, int n);
 

@@ -1,7 +1,8 @@
 /* Going on with a run: which keys differ from those it was started with, and may they?
  *
- * Keys that say where and how fast are free. A key that changes what is trained must be the same, or be
- * confirmed by name; the message lists all of them with both values, so that one look decides. */
+ * Keys that say where and how fast are free. A key that changes what is trained must be the same,
+ * or be confirmed by name; the message lists all of them with both values, so that one look
+ * decides. */
 #include "base/error.h"
 #include "train/run_config.h"
 
@@ -56,15 +57,15 @@ static int compare(FILE *f, const struct dt_config_key *key, const struct dt_run
         differs = 0;
     if (differs == 1)
         fprintf(f, "\n  %s: %swas %.200s, now %.200s (--allow-change=%s)", key->name,
-                key->change == DT_CONFIG_GROWS ? "may only grow; " : "", before[0] ? before : "not set",
-                after[0] ? after : "not set", key->name);
+                key->change == DT_CONFIG_GROWS ? "may only grow; " : "",
+                before[0] ? before : "not set", after[0] ? after : "not set", key->name);
     free(before);
     free(after);
     return differs;
 }
 
-static int list_differences(FILE *f, const struct dt_run_config *old, const struct dt_run_config *now,
-                            const char *const *allowed, int n)
+static int list_differences(FILE *f, const struct dt_run_config *old,
+                            const struct dt_run_config *now, const char *const *allowed, int n)
 {
     int count = 0;
     for (size_t i = 0; i < dt_run_config_table.count; i++) {

@@ -24,10 +24,11 @@ static int put_trainer(const struct dt_run *r, int64_t step, struct dt_checkpoin
     snprintf(hash[0], sizeof hash[0], "%016llx", (unsigned long long)r->arch->hash);
     snprintf(hash[1], sizeof hash[1], "%016llx", (unsigned long long)dt_dataset_hash(r->train));
     snprintf(hash[2], sizeof hash[2], "%016llx", (unsigned long long)r->executor.plan_hash);
-    json_t *o = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "version", 1, "ductile", DT_VERSION, "step",
-                          (json_int_t)step, "steps", (json_int_t)r->steps, "samples", (json_int_t)r->samples, "tokens",
-                          (json_int_t)r->tokens, "seed", (json_int_t)r->config->seed, "arch", hash[0], "data", hash[1],
-                          "plan", hash[2], "kernels", dt_k->name);
+    json_t *o = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s}", "version", 1,
+                          "ductile", DT_VERSION, "step", (json_int_t)step, "steps",
+                          (json_int_t)r->steps, "samples", (json_int_t)r->samples, "tokens",
+                          (json_int_t)r->tokens, "seed", (json_int_t)r->config->seed, "arch",
+                          hash[0], "data", hash[1], "plan", hash[2], "kernels", dt_k->name);
     if (!o)
         return DT_FAIL(DT_E_MEMORY, "cannot write trainer.json: out of memory");
     int rc = dt_checkpoint_put_json(w, "trainer.json", o);
@@ -68,7 +69,8 @@ void dt_run_save(struct dt_run *r, int64_t step)
     int rc = save(r, step, path);
     r->save_failed = rc < 0;
     if (rc < 0) {
-        dt_log(DT_LOG_ERROR, "saving step %lld failed: %s; training goes on, the newest checkpoint is %s",
+        dt_log(DT_LOG_ERROR,
+               "saving step %lld failed: %s; training goes on, the newest checkpoint is %s",
                (long long)step, dt_error_message(), r->saved >= 0 ? "intact" : "still to come");
         dt_run_metric_event(r, "save_failed", step, dt_error_message());
         return;
@@ -77,7 +79,7 @@ void dt_run_save(struct dt_run *r, int64_t step)
     dt_info("saved %s in %.1f s", path, dt_clock_seconds() - started);
     dt_run_metric_event(r, "saved", step, path);
     size_t deleted;
-    if (dt_checkpoint_retain(r->checkpoints, r->config->checkpoint.keep, r->config->checkpoint.keep_every, false,
-                             &deleted) < 0)
+    if (dt_checkpoint_retain(r->checkpoints, r->config->checkpoint.keep,
+                             r->config->checkpoint.keep_every, false, &deleted) < 0)
         dt_warn("old checkpoints could not be deleted: %s", dt_error_message());
 }

@@ -14,10 +14,13 @@ int dt_model_directory(const char *path, char out[DT_PATH])
     DT_TRY(dt_path_join(config, path, "config.json"));
     DT_TRY(dt_path_join(checkpoints, path, "checkpoints"));
     if (!dt_file_exists(path))
-        return DT_FAIL(DT_E_NOT_FOUND, "no model at %s: expected a directory with config.json and weights", path);
+        return DT_FAIL(DT_E_NOT_FOUND,
+                       "no model at %s: expected a directory with config.json and weights", path);
     if (dt_path_ends_with(path, ".gguf"))
-        return DT_FAIL(DT_E_UNSUPPORTED, "%s: reading .gguf is not built into this version; give a Hugging Face directory",
-                       path);
+        return DT_FAIL(
+            DT_E_UNSUPPORTED,
+            "%s: reading .gguf is not built into this version; give a Hugging Face directory",
+            path);
     if (dt_file_exists(config) || !dt_file_is_dir(checkpoints))
         return dt_path_join(out, path, "");
     DT_TRY(dt_checkpoint_newest(checkpoints, out, &step));
@@ -55,7 +58,8 @@ void dt_session_close(struct dt_session *s)
     *s = (struct dt_session){0};
 }
 
-int dt_end_of_text(const char *wanted, const struct dt_arch *arch, const struct dt_tokenizer *tokenizer, int32_t *out)
+int dt_end_of_text(const char *wanted, const struct dt_arch *arch,
+                   const struct dt_tokenizer *tokenizer, int32_t *out)
 {
     *out = -1;
     if (strcmp(wanted, "none") == 0)
@@ -66,8 +70,9 @@ int dt_end_of_text(const char *wanted, const struct dt_arch *arch, const struct 
         return DT_OK;
     }
     *out = tokenizer ? dt_tokenizer_id(tokenizer, wanted, strlen(wanted)) : -1;
-    return *out >= 0 ? DT_OK
-                     : DT_FAIL(DT_E_CONFIG, "data.end_of_text: the tokenizer has no token '%s'", wanted);
+    return *out >= 0
+               ? DT_OK
+               : DT_FAIL(DT_E_CONFIG, "data.end_of_text: the tokenizer has no token '%s'", wanted);
 }
 
 int dt_tokenizer_of(const char *dir, const struct dt_arch *arch, struct dt_tokenizer **out)
@@ -80,8 +85,9 @@ int dt_tokenizer_of(const char *dir, const struct dt_arch *arch, struct dt_token
     DT_TRY(dt_tokenizer_open(path, out));
     int32_t eos = dt_tokenizer_eos(*out);
     if (eos >= 0 && arch->eos >= 0 && eos != arch->eos)
-        dt_warn("%s: eos_token has id %d, config.json's eos_token_id is %lld; texts are closed with %d", path, eos,
-                (long long)arch->eos, eos);
+        dt_warn(
+            "%s: eos_token has id %d, config.json's eos_token_id is %lld; texts are closed with %d",
+            path, eos, (long long)arch->eos, eos);
     if (dt_tokenizer_vocab_size(*out) <= arch->V)
         return DT_OK;
     int rc = DT_FAIL(DT_E_DATA, "%s has ids up to %lld, but the model's vocab_size is %lld", path,
@@ -92,8 +98,8 @@ int dt_tokenizer_of(const char *dir, const struct dt_arch *arch, struct dt_token
 }
 
 /* As many samples as fit one micro-batch, from `first`. */
-static int64_t take_samples(const struct dt_executor *e, const struct dt_dataset *d, int64_t first, int64_t end,
-                            int64_t *samples)
+static int64_t take_samples(const struct dt_executor *e, const struct dt_dataset *d, int64_t first,
+                            int64_t end, int64_t *samples)
 {
     int64_t tokens = 0, n = 0;
     for (; first + n < end && n < e->max_sequences; n++) {
@@ -105,9 +111,9 @@ static int64_t take_samples(const struct dt_executor *e, const struct dt_dataset
     return n;
 }
 
-static int evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t end, struct dt_control *control,
-                    struct dt_progress *progress, struct dt_global_batch *batch, int64_t *samples,
-                    struct dt_evaluation *out)
+static int evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t end,
+                    struct dt_control *control, struct dt_progress *progress,
+                    struct dt_global_batch *batch, int64_t *samples, struct dt_evaluation *out)
 {
     for (int64_t first = 0, n; first < end; first += n) {
         double loss;
@@ -126,13 +132,14 @@ static int evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t e
     return DT_OK;
 }
 
-int dt_evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t limit, struct dt_control *control, bool shown,
-                struct dt_evaluation *out)
+int dt_evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t limit,
+                struct dt_control *control, bool shown, struct dt_evaluation *out)
 {
     int rc;
     struct dt_global_batch batch = {0};
     struct dt_progress progress;
-    int64_t *samples = NULL, all = dt_dataset_samples(d), end = limit > 0 && limit < all ? limit : all;
+    int64_t *samples = NULL, all = dt_dataset_samples(d),
+            end = limit > 0 && limit < all ? limit : all;
     *out = (struct dt_evaluation){0};
     DT_CHECK(done, rc, dt_global_batch_new(e->max_sequences, e->max_tokens, &batch));
     DT_CHECK(done, rc, DT_NEW(&samples, e->max_sequences));

@@ -1,5 +1,5 @@
-/* Opening a run, cheapest mistakes first: model, directory and lock, configuration against what stands there,
- * data, memory, and only then the arenas. */
+/* Opening a run, cheapest mistakes first: model, directory and lock, configuration against what
+ * stands there, data, memory, and only then the arenas. */
 #include "train/run.h"
 
 #include "base/arena.h"
@@ -25,17 +25,22 @@ static int open_model(struct dt_run *r)
     DT_TRY(dt_freeze(r->arch, &c->train.freeze, r->trainable));
     bool bounded = r->arch->learned_positions || r->arch->rope.kind == DT_ROPE_DYNAMIC;
     if (c->data.max_length > r->arch->positions && bounded)
-        return DT_FAIL(DT_E_CONFIG, "data.max_length = %" PRId64 ", but %s/config.json has %" PRId64
-                       " positions; lower data.max_length", c->data.max_length, r->model_dir, r->arch->positions);
+        return DT_FAIL(DT_E_CONFIG,
+                       "data.max_length = %" PRId64 ", but %s/config.json has %" PRId64
+                       " positions; lower data.max_length",
+                       c->data.max_length, r->model_dir, r->arch->positions);
     if (c->data.max_length > r->arch->positions)
-        dt_warn("data.max_length = %" PRId64 " is beyond the model's %" PRId64 " positions", c->data.max_length,
-                r->arch->positions);
-    dt_info("model: %s, %s, %.2f M parameters, %" PRId64 " layers, width %" PRId64 ", vocabulary %" PRId64, r->model_dir,
-            dt_family_name(r->arch->family), (double)dt_arch_parameters(r->arch) / 1e6, r->arch->L, r->arch->C, r->arch->V);
+        dt_warn("data.max_length = %" PRId64 " is beyond the model's %" PRId64 " positions",
+                c->data.max_length, r->arch->positions);
+    dt_info("model: %s, %s, %.2f M parameters, %" PRId64 " layers, width %" PRId64
+            ", vocabulary %" PRId64,
+            r->model_dir, dt_family_name(r->arch->family),
+            (double)dt_arch_parameters(r->arch) / 1e6, r->arch->L, r->arch->C, r->arch->V);
     return DT_OK;
 }
 
-/* Starts that bring no newer checkpoint are counted, so that a scheduler's requeue does not loop for ever. */
+/* Starts that bring no newer checkpoint are counted, so that a scheduler's requeue does not loop
+ * for ever. */
 static int count_start(const struct dt_run *r)
 {
     char path[DT_PATH], *text, line[64];
@@ -48,8 +53,11 @@ static int count_start(const struct dt_run *r)
         free(text);
     }
     if (starts >= STARTS_WITHOUT_PROGRESS)
-        return DT_FAIL(DT_E_NO_PROGRESS, "%lld starts from step %lld brought no newer checkpoint; look at the log, then "
-                       "remove %s to try again", starts, step, path);
+        return DT_FAIL(
+            DT_E_NO_PROGRESS,
+            "%lld starts from step %lld brought no newer checkpoint; look at the log, then "
+            "remove %s to try again",
+            starts, step, path);
     int n = snprintf(line, sizeof line, "%" PRId64 " %lld\n", r->first, starts + 1);
     if (dt_file_write(path, line, (size_t)n) < 0)
         dt_warn("starts cannot be counted: %s", dt_error_message());
@@ -63,8 +71,9 @@ void dt_run_forget_starts(const struct dt_run *r)
         unlink(path);
 }
 
-/* What a killed start left of files that were being written (base/file.c, data/writer.c name them). `names` begin
- * with one of `stems`, or any when there are none, and go on with `mark` and a process id. */
+/* What a killed start left of files that were being written (base/file.c, data/writer.c name them).
+ * `names` begin with one of `stems`, or any when there are none, and go on with `mark` and a
+ * process id. */
 static int clean_files(const char *dir, const char *const *stems, const char *mark)
 {
     struct dt_names names;
@@ -74,9 +83,11 @@ static int clean_files(const char *dir, const char *const *stems, const char *ma
     for (size_t i = 0; i < names.count; i++) {
         char path[DT_PATH];
         const char *name = names.names[i], *at = strstr(name, mark);
-        bool ours = at && at[strlen(mark) + strspn(at + strlen(mark), "0123456789")] == '\0' && !stems;
+        bool ours =
+            at && at[strlen(mark) + strspn(at + strlen(mark), "0123456789")] == '\0' && !stems;
         for (int k = 0; at && stems && stems[k]; k++)
-            ours |= strlen(stems[k]) == (size_t)(at - name) && strncmp(stems[k], name, (size_t)(at - name)) == 0;
+            ours |= strlen(stems[k]) == (size_t)(at - name) &&
+                    strncmp(stems[k], name, (size_t)(at - name)) == 0;
         if (ours && dt_path_join(path, dir, name) >= 0 && unlink(path) == 0)
             dt_info("removed %s, left by a run that was killed", path);
     }
@@ -184,7 +195,8 @@ static int open_data(struct dt_run *r)
     }
     if (hold_out || c->data.eval.count > 0)
         DT_TRY(dt_dataset_open(&o, &r->eval));
-    /* Training does not need the tokenizer; a vocabulary of 150 000 would stay resident for nothing. */
+    /* Training does not need the tokenizer; a vocabulary of 150 000 would stay resident for
+     * nothing. */
     dt_tokenizer_close(r->tokenizer);
     r->tokenizer = NULL;
     malloc_trim(0);
@@ -194,20 +206,25 @@ static int open_data(struct dt_run *r)
 static int open_sampler(struct dt_run *r)
 {
     const struct dt_run_config *c = r->config;
-    struct dt_sampler_options o = {.seed = (uint64_t)c->seed, .shuffle = c->data.shuffle,
-                                   .batch_tokens = c->batch.tokens, .batch_sequences = c->batch.sequences};
+    struct dt_sampler_options o = {.seed = (uint64_t)c->seed,
+                                   .shuffle = c->data.shuffle,
+                                   .batch_tokens = c->batch.tokens,
+                                   .batch_sequences = c->batch.sequences};
     DT_TRY(dt_sampler_new(r->train, &o, &r->sampler));
     r->steps = c->train.steps;
     if (c->train.epochs > 0)
         DT_TRY(dt_sampler_steps(r->sampler, c->train.epochs, &r->steps));
-    dt_info("data: %" PRId64 " sequences, %" PRId64 " tokens (%" PRId64 " train) · %" PRId64 " steps",
-            dt_dataset_samples(r->train), dt_dataset_tokens(r->train), dt_dataset_loss_tokens(r->train), r->steps);
+    dt_info("data: %" PRId64 " sequences, %" PRId64 " tokens (%" PRId64 " train) · %" PRId64
+            " steps",
+            dt_dataset_samples(r->train), dt_dataset_tokens(r->train),
+            dt_dataset_loss_tokens(r->train), r->steps);
     return DT_OK;
 }
 
 static struct dt_batch_bound bound_of(const struct dt_run *r)
 {
-    return (struct dt_batch_bound){dt_sampler_max_samples(r->sampler), dt_sampler_max_tokens(r->sampler)};
+    return (struct dt_batch_bound){dt_sampler_max_samples(r->sampler),
+                                   dt_sampler_max_tokens(r->sampler)};
 }
 
 static int check_memory(struct dt_run *r)
@@ -217,36 +234,47 @@ static int check_memory(struct dt_run *r)
     DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, bound_of(r), 0, &e));
     DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, bound_of(r), &e));
     double allowed = (double)dt_memory_allowed(r->config, &what) / 0x1p30;
-    dt_info("memory: %.2f GiB of the %.2f GiB that %s allows (state %.2f, activations %.2f) · %" PRId64
-            " of %" PRId64 " parameters train", (double)e.total / 0x1p30,
-            allowed, what, (double)e.state / 0x1p30,
-            (double)e.activations / 0x1p30, e.trainable, e.parameters);
+    dt_info(
+        "memory: %.2f GiB of the %.2f GiB that %s allows (state %.2f, activations %.2f) · %" PRId64
+        " of %" PRId64 " parameters train",
+        (double)e.total / 0x1p30, allowed, what, (double)e.state / 0x1p30,
+        (double)e.activations / 0x1p30, e.trainable, e.parameters);
     return DT_OK;
 }
 
 static struct dt_optimizer optimizer_of(const struct dt_run *r)
 {
-    static const enum dt_lr_shape shape[] = {[DT_LR_CONSTANT] = DT_SHAPE_CONSTANT, [DT_LR_LINEAR] = DT_SHAPE_LINEAR,
-                                             [DT_LR_COSINE] = DT_SHAPE_COSINE, [DT_LR_WSD] = DT_SHAPE_WSD};
+    static const enum dt_lr_shape shape[] = {[DT_LR_CONSTANT] = DT_SHAPE_CONSTANT,
+                                             [DT_LR_LINEAR] = DT_SHAPE_LINEAR,
+                                             [DT_LR_COSINE] = DT_SHAPE_COSINE,
+                                             [DT_LR_WSD] = DT_SHAPE_WSD};
     const struct dt_run_config *c = r->config;
     return (struct dt_optimizer){
-        .lr = c->optimizer.lr, .min_lr_ratio = c->optimizer.min_lr_ratio,
-        .shape = shape[c->optimizer.schedule], .steps = r->steps,
-        .warmup = dt_run_config_warmup(c, r->steps), .decay = dt_run_config_decay(c, r->steps),
-        .beta1 = c->optimizer.betas[0], .beta2 = c->optimizer.betas[1], .eps = c->optimizer.eps,
-        .weight_decay = c->optimizer.weight_decay, .clip = c->optimizer.clip,
+        .lr = c->optimizer.lr,
+        .min_lr_ratio = c->optimizer.min_lr_ratio,
+        .shape = shape[c->optimizer.schedule],
+        .steps = r->steps,
+        .warmup = dt_run_config_warmup(c, r->steps),
+        .decay = dt_run_config_decay(c, r->steps),
+        .beta1 = c->optimizer.betas[0],
+        .beta2 = c->optimizer.betas[1],
+        .eps = c->optimizer.eps,
+        .weight_decay = c->optimizer.weight_decay,
+        .clip = c->optimizer.clip,
     };
 }
 
 /* A value of trainer.json that must be what this run computes. */
-static int same(const json_t *trainer, const char *key, uint64_t value, const struct dt_run *r, const char *section)
+static int same(const json_t *trainer, const char *key, uint64_t value, const struct dt_run *r,
+                const char *section)
 {
     char now[20];
     const char *then = json_string_value(json_object_get(trainer, key));
     snprintf(now, sizeof now, "%016" PRIx64, value);
     if (!then || strcmp(then, now) == 0)
         return DT_OK;
-    /* Confirmed as a section, as a key of it, or as the seed, which the order of the data follows from. */
+    /* Confirmed as a section, as a key of it, or as the seed, which the order of the data follows
+     * from. */
     for (int i = 0; i < r->options->allow_count; i++) {
         const char *allowed = r->options->allow[i];
         size_t n = strlen(section);
@@ -254,8 +282,11 @@ static int same(const json_t *trainer, const char *key, uint64_t value, const st
             (strcmp(allowed, "seed") == 0 && strcmp(section, "data") == 0))
             return DT_OK;
     }
-    return DT_FAIL(DT_E_CONFIG, "the %s behind '%s' is not what the checkpoint was trained with (hash %s then, %s now); "
-                   "give --allow-change=%s to go on all the same", key, section, then, now, section);
+    return DT_FAIL(
+        DT_E_CONFIG,
+        "the %s behind '%s' is not what the checkpoint was trained with (hash %s then, %s now); "
+        "give --allow-change=%s to go on all the same",
+        key, section, then, now, section);
 }
 
 static int load_checkpoint(struct dt_run *r, const char *path)
@@ -267,7 +298,8 @@ static int load_checkpoint(struct dt_run *r, const char *path)
     DT_CHECK(done, rc, same(c.trainer, "data", dt_dataset_hash(r->train), r, "data"));
     const char *kernels = json_string_value(json_object_get(c.trainer, "kernels"));
     if (kernels && strcmp(kernels, dt_k->name) != 0)
-        dt_warn("the checkpoint was trained with kernel set %s, this run uses %s: results will differ in the last bits",
+        dt_warn("the checkpoint was trained with kernel set %s, this run uses %s: results will "
+                "differ in the last bits",
                 kernels, dt_k->name);
     DT_CHECK(done, rc, dt_state_load_checkpoint(&r->state, &c));
     r->samples = json_integer_value(json_object_get(c.trainer, "samples"));
@@ -303,7 +335,8 @@ static int open_engine(struct dt_run *r, const char *checkpoint)
     return dt_control_local(&optimizer, r->state.part_count, &r->control);
 }
 
-int dt_run_open(struct dt_run *r, const struct dt_run_config *config, const struct dt_train_options *options)
+int dt_run_open(struct dt_run *r, const struct dt_run_config *config,
+                const struct dt_train_options *options)
 {
     char checkpoint[DT_PATH];
     *r = (struct dt_run){.config = config, .options = options, .statm = -1};

@@ -16,8 +16,8 @@ static void leave(const char *words)
     _exit(75);
 }
 
-/* In the handler, because code that prepares data looks nowhere for signals. What a start leaves half done when it
- * is left in the middle, the next one cleans up, as after a SIGKILL. */
+/* In the handler, because code that prepares data looks nowhere for signals. What a start leaves
+ * half done when it is left in the middle, the next one cleans up, as after a SIGKILL. */
 static void on_signal(int number)
 {
     bool again = first != 0;
@@ -26,9 +26,13 @@ static void on_signal(int number)
     if (again)
         leave("\nductile: second signal, leaving now; the newest checkpoint stands\n");
     if (!stepping)
-        leave(number == SIGTERM  ? "\nductile: stopped by SIGTERM before the first step; the same command goes on\n"
-              : number == SIGINT ? "\nductile: stopped by SIGINT before the first step; the same command goes on\n"
-                                 : "\nductile: stopped by SIGUSR1 before the first step; the same command goes on\n");
+        leave(
+            number == SIGTERM
+                ? "\nductile: stopped by SIGTERM before the first step; the same command goes on\n"
+            : number == SIGINT
+                ? "\nductile: stopped by SIGINT before the first step; the same command goes on\n"
+                : "\nductile: stopped by SIGUSR1 before the first step; the same command goes "
+                  "on\n");
 }
 
 void dt_signals_install(void)
@@ -52,5 +56,8 @@ bool dt_signals_stop_asked(void)
 
 const char *dt_signals_name(void)
 {
-    return first == SIGTERM ? "SIGTERM" : first == SIGINT ? "SIGINT" : first == SIGUSR1 ? "SIGUSR1" : NULL;
+    return first == SIGTERM   ? "SIGTERM"
+           : first == SIGINT  ? "SIGINT"
+           : first == SIGUSR1 ? "SIGUSR1"
+                              : NULL;
 }

@@ -1,5 +1,6 @@
-/* Disks that are full or read-only, and directories that are taken: what `ductile train` says and how it ends. The
- * disks are real small ones in memory; where mounting is not allowed, those tests are skipped and say so. */
+/* Disks that are full or read-only, and directories that are taken: what `ductile train` says and
+ * how it ends. The disks are real small ones in memory; where mounting is not allowed, those tests
+ * are skipped and say so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,10 +76,12 @@ static void test_full_and_freed(void **state)
     assert_null(strstr(program_out, "00000200"));
     assert_non_null(strstr(program_out, "00000100"));
     assert_non_null(strstr(program_out, "00000300"));
-    program_expect(0, "! grep -v '^{\".*}$' disk/run/metrics.jsonl && grep -c '\"step\":' disk/run/metrics.jsonl && "
-                      "grep '\"step\":300,' disk/run/metrics.jsonl && ! grep -c '\"step\":150,' disk/run/metrics.jsonl");
+    program_expect(0, "! grep -v '^{\".*}$' disk/run/metrics.jsonl && grep -c '\"step\":' "
+                      "disk/run/metrics.jsonl && "
+                      "grep '\"step\":300,' disk/run/metrics.jsonl && ! grep -c '\"step\":150,' "
+                      "disk/run/metrics.jsonl");
     program_expect(0, RUN " --output=ref && cmp ref/checkpoints/step-00000300/model.safetensors "
-                      "disk/run/checkpoints/step-00000300/model.safetensors");
+                          "disk/run/checkpoints/step-00000300/model.safetensors");
 }
 
 static void test_full_to_the_end(void **state)
@@ -91,14 +94,16 @@ static void test_full_to_the_end(void **state)
     live_expect(&l, 74);
     live_expect_words(&l, "saving step 200 failed");
     live_expect_words(&l, "saving step 300 failed");
-    live_expect_words(&l, "all 300 steps are done, but the last save failed; free space and start again");
+    live_expect_words(
+        &l, "all 300 steps are done, but the last save failed; free space and start again");
     program_expect(0, "rm disk/ballast* && $D ckpt verify disk/run && " RUN " --output=disk/run");
     assert_non_null(strstr(program_out, "going on from"));
     program_expect(0, "cmp ref/checkpoints/step-00000300/model.safetensors "
                       "disk/run/checkpoints/step-00000300/model.safetensors");
 }
 
-/* Asked to stop while the disk is full: 74, not 75, since requeueing loses the work since the newest checkpoint. */
+/* Asked to stop while the disk is full: 74, not 75, since requeueing loses the work since the
+ * newest checkpoint. */
 static void test_stopped_while_full(void **state)
 {
     (void)state;
@@ -143,7 +148,8 @@ static void test_lock(void **state)
 {
     (void)state;
     char host[256] = "", words[300];
-    live_start(&l, "$SHIM DT_FAULT_UNDER=$PWD/run DT_FAULT_AT=60 DT_FAULT_DO=stop $D train micro.yaml --output=$PWD/run");
+    live_start(&l, "$SHIM DT_FAULT_UNDER=$PWD/run DT_FAULT_AT=60 DT_FAULT_DO=stop $D train "
+                   "micro.yaml --output=$PWD/run");
     assert_true(live_stopped(&l));
     program_expect(1, "$D train micro.yaml --output=run");
     gethostname(host, sizeof host - 1);
@@ -151,7 +157,8 @@ static void test_lock(void **state)
     if (!strstr(program_out, words))
         fail_msg("\"%s\" is not in: %s", words, program_out);
     assert_non_null(strstr(program_out, "in use by another run"));
-    program_expect(1, "$D train micro.yaml --output=run --start-over"); /* nor may that move it away */
+    program_expect(1,
+                   "$D train micro.yaml --output=run --start-over"); /* nor may that move it away */
     program_expect(1, "$D ckpt gc run --keep 1");
     program_expect(0, "ls run/checkpoints && ! ls -d run/checkpoints.aside-1");
     /* A killed run's lock blocks nobody. */

@@ -1,6 +1,7 @@
-/* SIGTERM, SIGINT and SIGUSR1 at every stage of a run: while text is tokenized, before the first step, between
- * steps, in an evaluation, in a save. Exit code 75, words that name the signal, and the same command goes on to the
- * bits of an undisturbed run. The shim stops the program at a file operation, so the moment is exact. */
+/* SIGTERM, SIGINT and SIGUSR1 at every stage of a run: while text is tokenized, before the first
+ * step, between steps, in an evaluation, in a save. Exit code 75, words that name the signal, and
+ * the same command goes on to the bits of an undisturbed run. The shim stops the program at a file
+ * operation, so the moment is exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +14,9 @@
 #define STEPS 300 /* long enough to be caught in the middle, some seconds on a slow machine */
 #define LAST "checkpoints/step-00000300"
 #define RUN "$D train tiny.yaml --train.steps=300 --checkpoint.every=100 --eval.every=0"
-#define SAME(a, b)                                                                                          \
-    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; do "          \
+#define SAME(a, b)                                                                                 \
+    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; "  \
+    "do "                                                                                          \
     "cmp " a "/$f " b "/$f || exit 1; done"
 
 static struct live l;
@@ -30,7 +32,8 @@ static int open_run(void **state)
     live_open("fault-signals");
     program_tiny_run();
     live_micro_run();
-    int rc = program_run("mv run.yaml tiny.yaml && " RUN " --output=ref && $D train micro.yaml --output=micro-ref");
+    int rc = program_run("mv run.yaml tiny.yaml && " RUN
+                         " --output=ref && $D train micro.yaml --output=micro-ref");
     if (rc != 0)
         fputs(program_out, stderr);
     return rc == 0 ? 0 : -1;
@@ -58,7 +61,8 @@ static void test_between_steps(void **state)
         live_expect_words(&l, "the same command goes on");
         assert_int_equal(sscanf(strstr(l.text, words) + strlen(words), "%d", &saved), 1);
         assert_in_range(saved, 20, STEPS - 1);
-        program_expect(0, "$D ckpt verify s%zu && grep '\"event\":\"stopped\"' s%zu/metrics.jsonl", i, i);
+        program_expect(0, "$D ckpt verify s%zu && grep '\"event\":\"stopped\"' s%zu/metrics.jsonl",
+                       i, i);
         assert_non_null(strstr(program_out, signals[i].name));
         program_expect(0, RUN " --output=s%zu", i);
         assert_non_null(strstr(program_out, "going on from"));
@@ -71,7 +75,8 @@ static void test_in_an_evaluation(void **state)
 {
     (void)state;
     program_expect(0, "for i in $(seq 400); do cat rows.jsonl; done > many.jsonl");
-    live_start(&l, "$D train tiny.yaml --train.steps=20 --eval.every=5 --data.eval=many.jsonl --data.eval_fraction=0 "
+    live_start(&l, "$D train tiny.yaml --train.steps=20 --eval.every=5 --data.eval=many.jsonl "
+                   "--data.eval_fraction=0 "
                    "--output=e");
     assert_true(live_wait_for(&l, "step     5/"));
     struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
@@ -81,16 +86,19 @@ static void test_in_an_evaluation(void **state)
     live_expect_words(&l, "stopped by SIGTERM after step 5,");
     assert_null(strstr(l.text, "eval      5/")); /* it was not finished first */
     program_expect(0, "$D ckpt verify e");
-    program_expect(0, "$D train tiny.yaml --train.steps=20 --data.eval_fraction=0 --eval.every=0 --output=e && "
-                      "$D train tiny.yaml --train.steps=20 --data.eval_fraction=0 --eval.every=0 --output=e-ref && "
-                      SAME("e-ref/checkpoints/step-00000020", "e/checkpoints/step-00000020"));
+    program_expect(
+        0,
+        "$D train tiny.yaml --train.steps=20 --data.eval_fraction=0 --eval.every=0 --output=e && "
+        "$D train tiny.yaml --train.steps=20 --data.eval_fraction=0 --eval.every=0 --output=e-ref "
+        "&& " SAME("e-ref/checkpoints/step-00000020", "e/checkpoints/step-00000020"));
 }
 
 /* Operation number of the first line of a trace of the micro run that has `words`. */
 static long operation(const char *words)
 {
-    program_run("rm -rf t trace; ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=" DT_FAULT_SHIM
-                " DT_FAULT_UNDER=$PWD/t DT_FAULT_LOG=$PWD/trace $D train micro.yaml --output=$PWD/t");
+    program_run(
+        "rm -rf t trace; ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=" DT_FAULT_SHIM
+        " DT_FAULT_UNDER=$PWD/t DT_FAULT_LOG=$PWD/trace $D train micro.yaml --output=$PWD/t");
     program_run("grep -m 1 '%s' trace", words);
     return atol(program_out);
 }
@@ -99,7 +107,9 @@ static long operation(const char *words)
 static void stop_at(const char *dir, long k, int number, int second)
 {
     assert_true(k > 0);
-    live_start(&l, "$SHIM DT_FAULT_UNDER=$PWD/%s DT_FAULT_AT=%ld DT_FAULT_DO=stop $D train micro.yaml --output=$PWD/%s",
+    live_start(&l,
+               "$SHIM DT_FAULT_UNDER=$PWD/%s DT_FAULT_AT=%ld DT_FAULT_DO=stop $D train micro.yaml "
+               "--output=$PWD/%s",
                dir, k, dir);
     assert_true(live_stopped(&l));
     kill(l.pid, number);
@@ -110,8 +120,11 @@ static void stop_at(const char *dir, long k, int number, int second)
 
 static void goes_on(const char *dir)
 {
-    program_expect(0, "$D train micro.yaml --output=%s && " SAME("micro-ref/checkpoints/step-00000004",
-                      "%s/checkpoints/step-00000004") " && test -z \"$(find %s -name '*.tmp*' -o -name '.tmp-*')\"",
+    program_expect(0,
+                   "$D train micro.yaml --output=%s && " SAME(
+                       "micro-ref/checkpoints/step-00000004",
+                       "%s/checkpoints/step-00000004") " && test -z \"$(find %s -name '*.tmp*' -o "
+                                                       "-name '.tmp-*')\"",
                    dir, dir, dir);
 }
 
@@ -120,7 +133,8 @@ static void test_in_a_save(void **state)
     (void)state;
     stop_at("v", operation("pwrite .*step-00000002/model.safetensors"), SIGINT, 0);
     live_expect(&l, 75);
-    live_expect_words(&l, "stopped by SIGINT after step 2, saved"); /* the save that it came in is finished */
+    live_expect_words(
+        &l, "stopped by SIGINT after step 2, saved"); /* the save that it came in is finished */
     program_expect(0, "$D ckpt verify v");
     goes_on("v");
 }
@@ -138,8 +152,8 @@ static void test_second_signal(void **state)
 static void test_before_the_first_step(void **state)
 {
     (void)state;
-    static const char *const moments[] = {"create .*/.lock", "write .*/cache/.*\\.bin\\.tmp", "rename .*/cache/.*\\.bin",
-                                          "write .*/config.yaml"};
+    static const char *const moments[] = {"create .*/.lock", "write .*/cache/.*\\.bin\\.tmp",
+                                          "rename .*/cache/.*\\.bin", "write .*/config.yaml"};
     for (size_t m = 0; m < sizeof moments / sizeof *moments; m++) {
         char dir[16], words[64];
         snprintf(dir, sizeof dir, "b%zu", m);
@@ -151,13 +165,16 @@ static void test_before_the_first_step(void **state)
     }
 }
 
-/* Tokenizing megabytes of text is left promptly, without the shim: the time between signal and end is measured. */
+/* Tokenizing megabytes of text is left promptly, without the shim: the time between signal and end
+ * is measured. */
 static void test_while_tokenizing(void **state)
 {
     (void)state;
     struct timespec before, after;
-    program_expect(0, "for i in $(seq 60000); do echo \"line $i says that $i times $i is $((i*i)), or so\"; done > lines.txt;"
-                      "for i in $(seq 20); do cat lines.txt; done > long.txt; mkdir -p words; cp micro/config.json words/; "
+    program_expect(0, "for i in $(seq 60000); do echo \"line $i says that $i times $i is $((i*i)), "
+                      "or so\"; done > lines.txt;"
+                      "for i in $(seq 20); do cat lines.txt; done > long.txt; mkdir -p words; cp "
+                      "micro/config.json words/; "
                       "sed -i 's/\"vocab_size\":64/\"vocab_size\":512/' words/config.json; "
                       "$D tokenize --train --vocab-size 400 -o words lines.txt");
     live_start(&l, "$D train micro.yaml --model=words --data.train=long.txt --output=k");
@@ -172,15 +189,19 @@ static void test_while_tokenizing(void **state)
     assert_true(after.tv_sec - before.tv_sec <= 2);
     assert_null(strstr(l.text, "data:")); /* it was in the middle */
     program_expect(0, "ls k/cache/*.tmp.*");
-    program_expect(0, "$D train micro.yaml --model=words --data.train=long.txt --output=k && ! ls k/cache/*.tmp.*");
+    program_expect(0, "$D train micro.yaml --model=words --data.train=long.txt --output=k && ! ls "
+                      "k/cache/*.tmp.*");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_between_steps),        cmocka_unit_test(test_in_an_evaluation),
-        cmocka_unit_test(test_in_a_save),            cmocka_unit_test(test_second_signal),
-        cmocka_unit_test(test_before_the_first_step), cmocka_unit_test(test_while_tokenizing),
+        cmocka_unit_test(test_between_steps),
+        cmocka_unit_test(test_in_an_evaluation),
+        cmocka_unit_test(test_in_a_save),
+        cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_before_the_first_step),
+        cmocka_unit_test(test_while_tokenizing),
     };
     return cmocka_run_group_tests(tests, open_run, close_run);
 }

@@ -1,6 +1,6 @@
-/* Any bytes as RUN.yaml: a configuration or an error, and one that is accepted prints to a text that is
- * accepted and prints the same. The input is the file; what follows a NUL byte are overrides of the
- * command line, each ended by a NUL.
+/* Any bytes as RUN.yaml: a configuration or an error, and one that is accepted prints to a text
+ * that is accepted and prints the same. The input is the file; what follows a NUL byte are
+ * overrides of the command line, each ended by a NUL.
  *
  * covers: src/base/config.c src/base/config_names.c src/base/config_value.c src/base/config_yaml.c
  * covers: src/base/config_print.c src/train/run_config.c */

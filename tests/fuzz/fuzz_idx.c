@@ -1,7 +1,7 @@
-/* The Megatron index and our sidecar. Layout of an input: two bytes, the size of a .bin in tokens of two
- * bytes; then an index; or, when the first byte is 255, a sidecar, whose checksum is made right first so
- * that what stands behind it is reached. Whatever is accepted must only point inside of the files.
- * covers: src/data/megatron.c src/data/sidecar.c */
+/* The Megatron index and our sidecar. Layout of an input: two bytes, the size of a .bin in tokens
+ * of two bytes; then an index; or, when the first byte is 255, a sidecar, whose checksum is made
+ * right first so that what stands behind it is reached. Whatever is accepted must only point inside
+ * of the files. covers: src/data/megatron.c src/data/sidecar.c */
 #include "base/error.h"
 #include "data/corpus.h"
 

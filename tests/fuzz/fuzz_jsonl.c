@@ -1,7 +1,8 @@
-/* Rows of JSONL through everything that looks at them: keys, formats, turns, ids and labels, and the
- * built-in chat templates; an input that begins like a Jinja tag is run as a chat template instead.
- * covers: src/data/row_format.c src/data/row_encode.c src/data/jinja.c src/data/jinja_expr.c
- * covers: src/data/jinja_lex.c src/data/jinja_value.c src/data/chat_recognise.c */
+/* Rows of JSONL through everything that looks at them: keys, formats, turns, ids and labels, and
+ * the built-in chat templates; an input that begins like a Jinja tag is run as a chat template
+ * instead. covers: src/data/row_format.c src/data/row_encode.c src/data/jinja.c
+ * src/data/jinja_expr.c covers: src/data/jinja_lex.c src/data/jinja_value.c
+ * src/data/chat_recognise.c */
 #include "base/error.h"
 #include "data/chat_internal.h"
 #include "data/row.h"
@@ -15,8 +16,8 @@ static void use_turns(const struct dt_row *row)
 {
     for (int k = 0; k < dt_chat_template_count; k++) {
         struct dt_text text = {0};
-        (void)dt_chat_write_text(&dt_chat_templates[k], row->turns, row->turn_count, k & 1, "<s>", "</s>",
-                                 &text);
+        (void)dt_chat_write_text(&dt_chat_templates[k], row->turns, row->turn_count, k & 1, "<s>",
+                                 "</s>", &text);
         dt_text_free(&text);
     }
 }

@@ -131,23 +131,23 @@ VINLINE void backward_run(enum dt_act_kind kind, const struct run *r, int64_t n)
         backward_step(kind, r, i, n - i);
 }
 
-#define EACH_KIND(run)                                                                            \
-    switch (a->kind) {                                                                            \
-    case DT_ACT_SILU:                                                                             \
-        run(DT_ACT_SILU, &r, t.n);                                                                \
-        break;                                                                                    \
-    case DT_ACT_GELU_TANH:                                                                        \
-        run(DT_ACT_GELU_TANH, &r, t.n);                                                           \
-        break;                                                                                    \
-    case DT_ACT_GELU_ERF:                                                                         \
-        run(DT_ACT_GELU_ERF, &r, t.n);                                                            \
-        break;                                                                                    \
-    case DT_ACT_QUICK_GELU:                                                                       \
-        run(DT_ACT_QUICK_GELU, &r, t.n);                                                          \
-        break;                                                                                    \
-    case DT_ACT_RELU:                                                                             \
-        run(DT_ACT_RELU, &r, t.n);                                                                \
-        break;                                                                                    \
+#define EACH_KIND(run)                                                                             \
+    switch (a->kind) {                                                                             \
+    case DT_ACT_SILU:                                                                              \
+        run(DT_ACT_SILU, &r, t.n);                                                                 \
+        break;                                                                                     \
+    case DT_ACT_GELU_TANH:                                                                         \
+        run(DT_ACT_GELU_TANH, &r, t.n);                                                            \
+        break;                                                                                     \
+    case DT_ACT_GELU_ERF:                                                                          \
+        run(DT_ACT_GELU_ERF, &r, t.n);                                                             \
+        break;                                                                                     \
+    case DT_ACT_QUICK_GELU:                                                                        \
+        run(DT_ACT_QUICK_GELU, &r, t.n);                                                           \
+        break;                                                                                     \
+    case DT_ACT_RELU:                                                                              \
+        run(DT_ACT_RELU, &r, t.n);                                                                 \
+        break;                                                                                     \
     }
 
 static void forward_range(int64_t begin, int64_t end, const void *arg)
@@ -187,8 +187,8 @@ void DT_KERNEL(act_forward)(enum dt_act_kind kind, float *h, uint16_t *h_bf16, i
 void DT_KERNEL(act_forward)(enum dt_act_kind kind, float *h, uint16_t *h_bf16, int64_t ldh,
                             const float *g, const float *u, int64_t ldg, int64_t T, int64_t F)
 {
-    struct args a = {.kind = kind, .h = h, .h_bf16 = h_bf16, .g = g, .u = u, .ldh = ldh,
-                     .ldg = ldg, .F = F};
+    struct args a = {
+        .kind = kind, .h = h, .h_bf16 = h_bf16, .g = g, .u = u, .ldh = ldh, .ldg = ldg, .F = F};
     dt_parallel(T * dt_tiles(F), 1, T * F, forward_range, &a);
 }
 
@@ -199,7 +199,15 @@ void DT_KERNEL(act_backward)(enum dt_act_kind kind, float *dg, float *du, int64_
                              const float *dh, int64_t lddh, const float *g, const float *u,
                              int64_t ldg, int64_t T, int64_t F)
 {
-    struct args a = {.kind = kind, .dg = dg, .du = du, .dh = dh, .g = g, .u = u, .lddg = lddg,
-                     .lddh = lddh, .ldg = ldg, .F = F};
+    struct args a = {.kind = kind,
+                     .dg = dg,
+                     .du = du,
+                     .dh = dh,
+                     .g = g,
+                     .u = u,
+                     .lddg = lddg,
+                     .lddh = lddh,
+                     .ldg = ldg,
+                     .F = F};
     dt_parallel(T * dt_tiles(F), 1, T * F, backward_range, &a);
 }

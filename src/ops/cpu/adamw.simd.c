@@ -40,11 +40,19 @@ void DT_KERNEL(adamw)(float *w, float *m, float *v, const float *grad, int64_t n
                       const struct dt_adamw *p)
 {
     struct adamw a = {
-        .w = w, .m = m, .v = v, .grad = grad,
-        .scale = p->grad_scale, .beta1 = p->beta1, .beta2 = p->beta2,
-        .rest1 = 1 - p->beta1, .rest2 = 1 - p->beta2,
+        .w = w,
+        .m = m,
+        .v = v,
+        .grad = grad,
+        .scale = p->grad_scale,
+        .beta1 = p->beta1,
+        .beta2 = p->beta2,
+        .rest1 = 1 - p->beta1,
+        .rest2 = 1 - p->beta2,
         .decay = 1 - p->lr * p->weight_decay,
-        .rate = p->lr / p->bias1, .root2 = __builtin_sqrtf(p->bias2), .eps = p->eps,
+        .rate = p->lr / p->bias1,
+        .root2 = __builtin_sqrtf(p->bias2),
+        .eps = p->eps,
     };
     dt_parallel(n, 1024, n, adamw_range, &a);
 }

@@ -1,9 +1,9 @@
 /* Attention, plain: the definition that the tiled sets are held to, and the size of their scratch.
  *
- * Scores are dot products in double of the fp32 inputs; softmax and every sum are in double, results are
- * rounded once. Nothing is stored between rows: probabilities are computed again where they are
- * needed, so no scratch is used. Rows of a tensor are split into chunks of CHUNK elements only
- * so that the sums of one row fit on the stack whatever D is. */
+ * Scores are dot products in double of the fp32 inputs; softmax and every sum are in double,
+ * results are rounded once. Nothing is stored between rows: probabilities are computed again where
+ * they are needed, so no scratch is used. Rows of a tensor are split into chunks of CHUNK elements
+ * only so that the sums of one row fit on the stack whatever D is. */
 #include "ops/cpu/attention.h"
 
 #include <math.h>
@@ -20,7 +20,8 @@ size_t dt_attention_thread_bytes(int64_t D)
 {
     size_t tile = DT_ATTENTION_TILE, padded = ((size_t)D + 15) / 16 * 16;
     /* backward: five tiles [64, D] for each tile of queries, one of keys, two tiles [64, 64] */
-    return ((5 * (size_t)dt_attention_depth(D) + 1) * tile * padded + 2 * tile * tile) * sizeof(float);
+    return ((5 * (size_t)dt_attention_depth(D) + 1) * tile * padded + 2 * tile * tile) *
+           sizeof(float);
 }
 
 size_t dt_attention_work_bytes(int64_t H, int64_t K, int64_t D, int64_t q_rows)
@@ -62,10 +63,10 @@ static double dot(const float *x, const float *y, int64_t n)
 static void forward_row(const struct dt_attention *a, const struct rows *n, int64_t h, int64_t i)
 {
     int64_t g = h / (a->H / a->K), first, end, D = a->D;
-    const float *q = a->q + (n->q0 + i) * a->ldq + h * D;          /* [D] */
-    const float *k = a->k + n->k0 * a->ldk + g * D;                /* [keys, D], stride ldk */
-    const float *v = a->v + n->k0 * a->ldv + g * D;                /* [keys, D], stride ldv */
-    float *o = a->o + (n->q0 + i) * a->H * D + h * D;              /* [D] */
+    const float *q = a->q + (n->q0 + i) * a->ldq + h * D; /* [D] */
+    const float *k = a->k + n->k0 * a->ldk + g * D;       /* [keys, D], stride ldk */
+    const float *v = a->v + n->k0 * a->ldv + g * D;       /* [keys, D], stride ldv */
+    float *o = a->o + (n->q0 + i) * a->H * D + h * D;     /* [D] */
     keys_seen(a, n, i, &first, &end);
     double max = -INFINITY, total = 0;
     for (int64_t j = first; j < end; j++)
@@ -107,7 +108,8 @@ static struct pair pair_of(const struct dt_attention *a, const struct rows *n, i
                            int64_t j)
 {
     int64_t g = h / (a->H / a->K), D = a->D, row = n->q0 + i, key = n->k0 + j;
-    const float *d_o = a->d_o + row * a->H * D + h * D, *o = a->o + row * a->H * D + h * D; /* [D] */
+    const float *d_o = a->d_o + row * a->H * D + h * D,
+                *o = a->o + row * a->H * D + h * D; /* [D] */
     double s = (double)a->scale * dot(a->q + row * a->ldq + h * D, a->k + key * a->ldk + g * D, D);
     double p = exp(s - (double)a->lse[h * a->q_start[a->sequences] + row]);
     return (struct pair){p, p * (dot(d_o, a->v + key * a->ldv + g * D, D) - dot(d_o, o, D))};
@@ -116,8 +118,8 @@ static struct pair pair_of(const struct dt_attention *a, const struct rows *n, i
 static void backward_query(const struct dt_attention *a, const struct rows *n, int64_t h, int64_t i)
 {
     int64_t g = h / (a->H / a->K), first, end, D = a->D;
-    const float *k = a->k + n->k0 * a->ldk + g * D;    /* [keys, D], stride ldk */
-    float *dq = a->dq + (n->q0 + i) * a->ldd + h * D;  /* [D] */
+    const float *k = a->k + n->k0 * a->ldk + g * D;   /* [keys, D], stride ldk */
+    float *dq = a->dq + (n->q0 + i) * a->ldd + h * D; /* [D] */
     keys_seen(a, n, i, &first, &end);
     for (int64_t c = 0; c < D; c += CHUNK) {
         double sum[CHUNK] = {0};
@@ -142,8 +144,8 @@ static void backward_key(const struct dt_attention *a, const struct rows *n, int
         keys_seen(a, n, i, &first, &end);
         for (int64_t h = g * group; j >= first && j < end && h < (g + 1) * group; h++) {
             struct pair x = pair_of(a, n, h, i, j);
-            const float *q = a->q + (n->q0 + i) * a->ldq + h * D + c;        /* [width] */
-            const float *d_o = a->d_o + (n->q0 + i) * a->H * D + h * D + c;  /* [width] */
+            const float *q = a->q + (n->q0 + i) * a->ldq + h * D + c;       /* [width] */
+            const float *d_o = a->d_o + (n->q0 + i) * a->H * D + h * D + c; /* [width] */
             for (int64_t d = 0; d < width; d++) {
                 dk[d] += x.ds * (double)q[d];
                 dv[d] += x.p * (double)d_o[d];

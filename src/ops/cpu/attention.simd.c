@@ -1,7 +1,7 @@
 /* Attention forward: exact softmax, one tile of 64 query rows against key tiles in ascending order.
  *
- * The running maximum and sum of a row are kept as in Dao et al. 2022 (FlashAttention) and Milakov &
- * Gimelshein 2018; scores are in units of log 2, the factor being folded into the packed queries.
+ * The running maximum and sum of a row are kept as in Dao et al. 2022 (FlashAttention) and Milakov
+ * & Gimelshein 2018; scores are in units of log 2, the factor being folded into the packed queries.
  * Nothing a row goes through depends on the rows beside it, on other sequences or on threads. */
 #include "ops/cpu/attention_gemm.h"
 #include "ops/cpu/attention_tile.h"
@@ -12,14 +12,15 @@
 
 struct forward { /* one tile of queries */
     struct lanes x;
-    float *qt;        /* [D, TILE] queries */
-    float *ot;        /* [D, TILE] sums of values, not yet normalised */
-    float *s;         /* [TILE keys, TILE] scores, then probabilities */
-    float max[TILE];  /* what probabilities are relative to: a maximum, in units of log 2 */
+    float *qt;       /* [D, TILE] queries */
+    float *ot;       /* [D, TILE] sums of values, not yet normalised */
+    float *s;        /* [TILE keys, TILE] scores, then probabilities */
+    float max[TILE]; /* what probabilities are relative to: a maximum, in units of log 2 */
     float sum[TILE];
 };
 
-/* Row maximum over keys [k0, k1) of W lanes at s, started from `max`; masks in place when lo is given. */
+/* Row maximum over keys [k0, k1) of W lanes at s, started from `max`; masks in place when lo is
+ * given. */
 VINLINE vr tile_max(float *s, int64_t k0, int64_t k1, vr max, const float *lo, const float *hi)
 {
     vr best[4] = {max, max, max, max};
@@ -39,8 +40,9 @@ VINLINE vr tile_max(float *s, int64_t k0, int64_t k1, vr max, const float *lo, c
     return vr_max(vr_max(best[0], best[1]), vr_max(best[2], best[3]));
 }
 
-/* A later score may be larger than the one that probabilities are relative to by up to this (2^8 times the
- * probability): sums of floats do not mind, and earlier sums have hardly ever to be rescaled. */
+/* A later score may be larger than the one that probabilities are relative to by up to this (2^8
+ * times the probability): sums of floats do not mind, and earlier sums have hardly ever to be
+ * rescaled. */
 #define SLACK 8.0f
 
 /* Scores of a key tile become probabilities. */
@@ -82,20 +84,30 @@ static void forward_key_tile(struct forward *f, const struct dt_attention *a, co
     spans_set(&sp, &f->x, k0, h->k_n - k0 < TILE ? h->k_n - k0 : TILE);
     for (int64_t i = 0; i < sp.n; i++) {
         const struct span *s = &sp.at[i];
-        multiply(&(struct product){
-            .m = s->k1 - s->k0, .n = s->l1 - s->l0, .k = a->D,
-            .a = key + s->k0 * a->ldk, .lda = a->ldk,
-            .b = f->qt + s->l0, .ldb = TILE,
-            .c = f->s + s->k0 * TILE + s->l0, .ldc = TILE});
+        multiply(&(struct product){.m = s->k1 - s->k0,
+                                   .n = s->l1 - s->l0,
+                                   .k = a->D,
+                                   .a = key + s->k0 * a->ldk,
+                                   .lda = a->ldk,
+                                   .b = f->qt + s->l0,
+                                   .ldb = TILE,
+                                   .c = f->s + s->k0 * TILE + s->l0,
+                                   .ldc = TILE});
     }
     softmax(f, &sp, k0, a->D);
     for (int64_t i = 0; i < sp.n; i++) {
         const struct span *s = &sp.at[i];
-        multiply(&(struct product){
-            .m = a->D, .n = s->l1 - s->l0, .k = s->k1 - s->k0,
-            .a = value + s->k0 * a->ldv, .lda = a->ldv, .a_columns = true,
-            .b = f->s + s->k0 * TILE + s->l0, .ldb = TILE,
-            .c = f->ot + s->l0, .ldc = TILE, .add = true});
+        multiply(&(struct product){.m = a->D,
+                                   .n = s->l1 - s->l0,
+                                   .k = s->k1 - s->k0,
+                                   .a = value + s->k0 * a->ldv,
+                                   .lda = a->ldv,
+                                   .a_columns = true,
+                                   .b = f->s + s->k0 * TILE + s->l0,
+                                   .ldb = TILE,
+                                   .c = f->ot + s->l0,
+                                   .ldc = TILE,
+                                   .add = true});
     }
 }
 
@@ -104,7 +116,8 @@ static void forward_store(const struct forward *f, const struct dt_attention *a)
     const struct lanes *x = &f->x;
     for (int64_t r = 0; r < x->padded; r += W) {
         vr sum = vr_load(f->sum + r), empty = vr_set(0);
-        vr inverse = vr_keep(empty, sum, empty, empty, vr_set(1) / sum); /* 0 for a row without keys */
+        vr inverse =
+            vr_keep(empty, sum, empty, empty, vr_set(1) / sum); /* 0 for a row without keys */
         for (int64_t d = 0; d < a->D; d += W) {
             int64_t width = a->D - d < W ? a->D - d : W;
             vr y[W];
@@ -136,8 +149,8 @@ static void forward_begin(struct forward *f, const struct dt_attention *a, const
 }
 
 /* Tiles [tile, end) of the head, at most DT_ATTENTION_DEPTH. */
-static void forward_tiles(const struct dt_attention *a, const struct head *h, int64_t tile, int64_t end,
-                          float *scratch)
+static void forward_tiles(const struct dt_attention *a, const struct head *h, int64_t tile,
+                          int64_t end, float *scratch)
 {
     struct forward f[DT_ATTENTION_DEPTH];
     int64_t n = end - tile;
@@ -158,8 +171,8 @@ static void forward_tiles(const struct dt_attention *a, const struct head *h, in
         forward_store(&f[i], a);
 }
 
-/* Takes tasks (`depth` tiles of query rows) until none is left: sequences and heads in order, in each
- * the longest, that is last, first, so that the end is even. */
+/* Takes tasks (`depth` tiles of query rows) until none is left: sequences and heads in order, in
+ * each the longest, that is last, first, so that the end is even. */
 static void forward_work(const struct dt_attention *a, int64_t depth, int64_t *next, float *scratch)
 {
     int64_t s = 0, g = 0, begin = 0; /* first task of head (s, g) */

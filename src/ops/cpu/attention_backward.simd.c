@@ -1,13 +1,13 @@
-/* Attention backward: one pass, in which every tile pair's scores are computed again from q, k and the
- * log-sum-exp that forward kept (Dao et al. 2022).
+/* Attention backward: one pass, in which every tile pair's scores are computed again from q, k and
+ * the log-sum-exp that forward kept (Dao et al. 2022).
  *
- * A task is a few tiles of query rows against their key tiles in ascending order; their dq stay in the
- * thread's tiles, dk and dv are added to where they will stay. So the tasks of one head must pass each
- * key tile in order. Where there are heads enough to keep the team even, a thread takes whole heads.
- * Otherwise tasks are dealt out one by one, across heads first, and each waits before a key tile until
- * the task before it in its head is past that key tile: a wave front, never held up for long, and free
- * of deadlock because tasks are taken in the order they wait for. However the tiles are dealt out, each
- * dk and dv adds query tiles in order and each dq key tiles in order. */
+ * A task is a few tiles of query rows against their key tiles in ascending order; their dq stay in
+ * the thread's tiles, dk and dv are added to where they will stay. So the tasks of one head must
+ * pass each key tile in order. Where there are heads enough to keep the team even, a thread takes
+ * whole heads. Otherwise tasks are dealt out one by one, across heads first, and each waits before
+ * a key tile until the task before it in its head is past that key tile: a wave front, never held
+ * up for long, and free of deadlock because tasks are taken in the order they wait for. However the
+ * tiles are dealt out, each dk and dv adds query tiles in order and each dq key tiles in order. */
 #include "ops/cpu/attention_gemm.h"
 #include "ops/cpu/attention_tile.h"
 
@@ -18,12 +18,13 @@
 
 struct backward { /* one tile of queries */
     struct lanes x;
-    int64_t pitch;             /* of the row-major tiles: D rounded up to 16 */
-    float *k, *p, *ds;         /* shared by the tiles of a task: [TILE, D], stride pitch; [TILE keys, TILE] */
-    float *qt, *dot;           /* [D, TILE] queries (scaled, in units of log 2), d_o */
-    float *q, *d_o, *dq;       /* [TILE, D], stride pitch; q scaled */
-    float lse[TILE];           /* in units of log 2; FLT_MAX for a lane without keys */
-    float delta[TILE];         /* Σ d_o o */
+    int64_t pitch; /* of the row-major tiles: D rounded up to 16 */
+    float *k, *p,
+        *ds;         /* shared by the tiles of a task: [TILE, D], stride pitch; [TILE keys, TILE] */
+    float *qt, *dot; /* [D, TILE] queries (scaled, in units of log 2), d_o */
+    float *q, *d_o, *dq; /* [TILE, D], stride pitch; q scaled */
+    float lse[TILE];     /* in units of log 2; FLT_MAX for a lane without keys */
+    float delta[TILE];   /* Σ d_o o */
 };
 
 /* Where tile i of a task has its parts. */
@@ -94,14 +95,19 @@ static void score_gradients(const struct backward *b, const struct spans *sp, in
 }
 
 /* dk or dv of the span's keys += weights [keys, lanes] · rows [lanes, D] */
-static void add_to_keys(const struct backward *b, const struct span *s, int64_t D, const float *weights,
-                        const float *from, float *to, int64_t ld)
+static void add_to_keys(const struct backward *b, const struct span *s, int64_t D,
+                        const float *weights, const float *from, float *to, int64_t ld)
 {
-    multiply(&(struct product){
-        .m = s->k1 - s->k0, .n = D, .k = (s->l1 < b->x.n ? s->l1 : b->x.n) - s->l0,
-        .a = weights + s->k0 * TILE + s->l0, .lda = TILE,
-        .b = from + s->l0 * b->pitch, .ldb = b->pitch,
-        .c = to + s->k0 * ld, .ldc = ld, .add = true});
+    multiply(&(struct product){.m = s->k1 - s->k0,
+                               .n = D,
+                               .k = (s->l1 < b->x.n ? s->l1 : b->x.n) - s->l0,
+                               .a = weights + s->k0 * TILE + s->l0,
+                               .lda = TILE,
+                               .b = from + s->l0 * b->pitch,
+                               .ldb = b->pitch,
+                               .c = to + s->k0 * ld,
+                               .ldc = ld,
+                               .add = true});
 }
 
 /* dq += dsᵀ · k, for runs of granules of lanes that meet the same keys */
@@ -114,16 +120,22 @@ static void add_to_queries(const struct backward *b, const struct spans *sp, int
             end++;
         if (k0 == k1)
             continue;
-        multiply(&(struct product){
-            .m = (end * GRANULE < x->n ? end * GRANULE : x->n) - r, .n = D, .k = k1 - k0,
-            .a = b->ds + k0 * TILE + r, .lda = TILE, .a_columns = true,
-            .b = b->k + k0 * b->pitch, .ldb = b->pitch,
-            .c = b->dq + r * b->pitch, .ldc = b->pitch, .add = true});
+        multiply(&(struct product){.m = (end * GRANULE < x->n ? end * GRANULE : x->n) - r,
+                                   .n = D,
+                                   .k = k1 - k0,
+                                   .a = b->ds + k0 * TILE + r,
+                                   .lda = TILE,
+                                   .a_columns = true,
+                                   .b = b->k + k0 * b->pitch,
+                                   .ldb = b->pitch,
+                                   .c = b->dq + r * b->pitch,
+                                   .ldc = b->pitch,
+                                   .add = true});
     }
 }
 
-static void backward_key_tile(const struct backward *b, const struct dt_attention *a, const struct head *h,
-                              int64_t k0)
+static void backward_key_tile(const struct backward *b, const struct dt_attention *a,
+                              const struct head *h, int64_t k0)
 {
     int64_t keys = h->k_n - k0 < TILE ? h->k_n - k0 : TILE, D = a->D;
     int64_t v_at = (h->k0 + k0) * a->ldv + h->g * D, d_at = (h->k0 + k0) * a->ldd + h->g * D;
@@ -131,11 +143,15 @@ static void backward_key_tile(const struct backward *b, const struct dt_attentio
     spans_set(&sp, &b->x, k0, keys);
     for (int64_t i = 0; i < sp.n; i++) {
         const struct span *s = &sp.at[i];
-        struct product to_scores = {
-            .m = s->k1 - s->k0, .n = s->l1 - s->l0, .k = D,
-            .a = b->k + s->k0 * b->pitch, .lda = b->pitch,
-            .b = b->qt + s->l0, .ldb = TILE,
-            .c = b->p + s->k0 * TILE + s->l0, .ldc = TILE};
+        struct product to_scores = {.m = s->k1 - s->k0,
+                                    .n = s->l1 - s->l0,
+                                    .k = D,
+                                    .a = b->k + s->k0 * b->pitch,
+                                    .lda = b->pitch,
+                                    .b = b->qt + s->l0,
+                                    .ldb = TILE,
+                                    .c = b->p + s->k0 * TILE + s->l0,
+                                    .ldc = TILE};
         multiply(&to_scores);
         to_scores.a = a->v + v_at + s->k0 * a->ldv;
         to_scores.lda = a->ldv;
@@ -185,10 +201,10 @@ static void backward_keys(const struct backward *b, int64_t n, const struct dt_a
             backward_key_tile(&b[i], a, h, j * TILE);
 }
 
-/* Tiles [tile, end) of the head, at most DT_ATTENTION_DEPTH. progress: key tiles that each tile of this
- * head has passed, or NULL when its tasks come in order anyway. */
-static void backward_tiles(const struct dt_attention *a, const struct head *h, int64_t tile, int64_t end,
-                           int32_t *progress, float *scratch)
+/* Tiles [tile, end) of the head, at most DT_ATTENTION_DEPTH. progress: key tiles that each tile of
+ * this head has passed, or NULL when its tasks come in order anyway. */
+static void backward_tiles(const struct dt_attention *a, const struct head *h, int64_t tile,
+                           int64_t end, int32_t *progress, float *scratch)
 {
     struct backward b[DT_ATTENTION_DEPTH];
     int64_t n = end - tile;
@@ -196,7 +212,8 @@ static void backward_tiles(const struct dt_attention *a, const struct head *h, i
         backward_place(&b[i], a->D, i, scratch);
         backward_begin(&b[i], a, h, tile + i);
     }
-    /* keys that no tile has met before; with a window, keys before the first query's are met by none */
+    /* keys that no tile has met before; with a window, keys before the first query's are met by
+     * none */
     int64_t fresh = key_tiles_end(h, tile), first = key_tiles_begin(a, h, tile);
     for (int64_t j = fresh < first ? fresh : first; j < key_tiles_end(h, end); j++) {
         if (progress && tile > 0)
@@ -224,20 +241,21 @@ static void work_by_head(const struct dt_attention *a, int64_t *next, float *scr
         if (h.tiles == 0)
             zero_keys(a, &h, 0, h.k_n);
         for (int64_t tile = 0; tile < h.tiles; tile += depth)
-            backward_tiles(a, &h, tile, tile + depth < h.tiles ? tile + depth : h.tiles, NULL, scratch);
+            backward_tiles(a, &h, tile, tile + depth < h.tiles ? tile + depth : h.tiles, NULL,
+                           scratch);
     }
 }
 
-/* Places in a head's array of progress before its sequence's; a sequence of n >= 1 rows has room for
- * n + floor(n group / TILE) tiles, at least as many as it needs. */
+/* Places in a head's array of progress before its sequence's; a sequence of n >= 1 rows has room
+ * for n + floor(n group / TILE) tiles, at least as many as it needs. */
 VINLINE int64_t progress_at(const struct dt_attention *a, int64_t row)
 {
     return row * (a->H / a->K) / TILE + row;
 }
 
 /* Takes tasks until none is left: the first of every head, the second, ... */
-static void work_by_wave(const struct dt_attention *a, int64_t depth, int64_t *next, int32_t *progress,
-                         float *scratch)
+static void work_by_wave(const struct dt_attention *a, int64_t depth, int64_t *next,
+                         int32_t *progress, float *scratch)
 {
     int64_t begin = 0, total = progress_at(a, a->q_start[a->sequences]) + 1, longest = 1;
     int64_t task = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
@@ -284,8 +302,8 @@ void DT_KERNEL(attention_backward)(const struct dt_attention *a)
         return;
     }
     bool by_head = heads_are_even(a, threads);
-    int32_t *progress = (int32_t *)((char *)a->work +
-                                    (size_t)dt_ops_threads() * dt_attention_thread_bytes(a->D));
+    int32_t *progress =
+        (int32_t *)((char *)a->work + (size_t)dt_ops_threads() * dt_attention_thread_bytes(a->D));
     int64_t places = (progress_at(a, a->q_start[a->sequences]) + 1) * a->K;
     if (!by_head)
         memset(progress, 0, (size_t)places * sizeof(int32_t));

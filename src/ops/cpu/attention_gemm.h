@@ -1,8 +1,9 @@
-/* The one product of attention's tiles: c[m, n] (+)= a[m, k] · b[k, n], all of it small and in cache.
+/* The one product of attention's tiles: c[m, n] (+)= a[m, k] · b[k, n], all of it small and in
+ * cache.
  *
- * Vectors run along n; elements of a are broadcast straight from where they lie, so keys and values are
- * read in place and never packed. A register block is MR rows by NV vectors. Every element of c is
- * one chain of multiply-adds over k in ascending order, continued from c itself when adding: so
+ * Vectors run along n; elements of a are broadcast straight from where they lie, so keys and values
+ * are read in place and never packed. A register block is MR rows by NV vectors. Every element of c
+ * is one chain of multiply-adds over k in ascending order, continued from c itself when adding: so
  * its bits do not depend on the blocking, nor on how the range of k was cut into calls. */
 #ifndef DT_OPS_CPU_ATTENTION_GEMM_H
 #define DT_OPS_CPU_ATTENTION_GEMM_H
@@ -16,9 +17,9 @@ struct product {
     bool a_columns;
     const float *b; /* [k, n], readable up to the next multiple of W */
     int64_t ldb;
-    float *c;       /* [m, n]; the last n % W columns are written as such */
+    float *c; /* [m, n]; the last n % W columns are written as such */
     int64_t ldc;
-    bool add;       /* c += instead of c = */
+    bool add; /* c += instead of c = */
 };
 
 /* One register block; `last` lanes of the last vector exist. */
@@ -30,10 +31,12 @@ VINLINE void block(const int MR, const int NV, const bool a_columns, const struc
     UNROLL(8)
     for (int r = 0; r < MR; r++)
         UNROLL(4)
-        for (int v = 0; v < NV; v++) {
-            const float *at = c + r * ldc + v * W;
-            acc[r][v] = !p->add ? vr_set(0) : v < NV - 1 || last == W ? vr_load(at) : vr_load_n(at, last);
-        }
+    for (int v = 0; v < NV; v++) {
+        const float *at = c + r * ldc + v * W;
+        acc[r][v] = !p->add                   ? vr_set(0)
+                    : v < NV - 1 || last == W ? vr_load(at)
+                                              : vr_load_n(at, last);
+    }
     for (int64_t i = 0; i < k; i++) {
         vr bv[NV_MAX];
         UNROLL(4)
@@ -50,13 +53,13 @@ VINLINE void block(const int MR, const int NV, const bool a_columns, const struc
     UNROLL(8)
     for (int r = 0; r < MR; r++)
         UNROLL(4)
-        for (int v = 0; v < NV; v++) {
-            float *at = c + r * ldc + v * W;
-            if (v < NV - 1 || last == W)
-                vr_store(at, acc[r][v]);
-            else
-                vr_store_n(at, acc[r][v], last);
-        }
+    for (int v = 0; v < NV; v++) {
+        float *at = c + r * ldc + v * W;
+        if (v < NV - 1 || last == W)
+            vr_store(at, acc[r][v]);
+        else
+            vr_store_n(at, acc[r][v], last);
+    }
 }
 
 /* All rows of NV vectors, from column j on. */
@@ -85,13 +88,13 @@ VINLINE void rows(const int NV, const bool a_columns, const struct product *p, i
         block(1, NV, a_columns, p, p->a + r * step, b, c + r * p->ldc, last);
 }
 
-#define DT_ROWS(nv)                                                                               \
-    __attribute__((noinline, unused)) static void rows_##nv(const struct product *p, int64_t j)   \
-    {                                                                                             \
-        if (p->a_columns)                                                                         \
-            rows(nv, true, p, j);                                                                 \
-        else                                                                                      \
-            rows(nv, false, p, j);                                                                \
+#define DT_ROWS(nv)                                                                                \
+    __attribute__((noinline, unused)) static void rows_##nv(const struct product *p, int64_t j)    \
+    {                                                                                              \
+        if (p->a_columns)                                                                          \
+            rows(nv, true, p, j);                                                                  \
+        else                                                                                       \
+            rows(nv, false, p, j);                                                                 \
     }
 DT_ROWS(1)
 DT_ROWS(2)

@@ -1,10 +1,11 @@
 /* Geometry of attention's tiles, and the moves between memory and them.
  *
- * A *head* is one (sequence, kv head) with all its query heads. Its query rows, 64 at a time, are the
- * lanes of a tile; its keys, 64 at a time, the rows: scores lie transposed, [key, lane], so
+ * A *head* is one (sequence, kv head) with all its query heads. Its query rows, 64 at a time, are
+ * the lanes of a tile; its keys, 64 at a time, the rows: scores lie transposed, [key, lane], so
  * that softmax runs down registers and keys and values are used where they lie. Both count from the
- * sequence's start. What a lane sees is an interval of keys that moves up with the lane; so the part of
- * a tile pair that is not masked out is a staircase, cut into *spans* of 16 x 16 granules. */
+ * sequence's start. What a lane sees is an interval of keys that moves up with the lane; so the
+ * part of a tile pair that is not masked out is a staircase, cut into *spans* of 16 x 16 granules.
+ */
 #ifndef DT_OPS_CPU_ATTENTION_TILE_H
 #define DT_OPS_CPU_ATTENTION_TILE_H
 
@@ -22,13 +23,14 @@ struct head {
     int64_t tiles;            /* of 64 query rows */
 };
 
-struct lanes { /* one tile of query rows */
-    int64_t n, padded;                /* lanes in use; rounded up to granules */
-    int64_t lo[TILE], hi[TILE];       /* keys seen are lo..hi; both ascend; lanes from n on repeat the last */
-    int64_t q_at[TILE], o_at[TILE];   /* offsets of its row in q, o and d_o */
-    int64_t dq_at[TILE];              /* and in dq */
+struct lanes {         /* one tile of query rows */
+    int64_t n, padded; /* lanes in use; rounded up to granules */
+    int64_t lo[TILE],
+        hi[TILE]; /* keys seen are lo..hi; both ascend; lanes from n on repeat the last */
+    int64_t q_at[TILE], o_at[TILE]; /* offsets of its row in q, o and d_o */
+    int64_t dq_at[TILE];            /* and in dq */
     int64_t lse_at[TILE];
-    int64_t first, end;               /* key tiles that any lane sees */
+    int64_t first, end; /* key tiles that any lane sees */
 };
 
 struct span { /* keys [k0, k1) of a key tile against lanes [l0, l1); lanes are whole granules */
@@ -37,7 +39,7 @@ struct span { /* keys [k0, k1) of a key tile against lanes [l0, l1); lanes are w
 
 struct spans {
     int64_t n;
-    bool whole;       /* nothing in them is masked */
+    bool whole; /* nothing in them is masked */
     struct span at[TILE / GRANULE];
     int64_t k0[TILE / GRANULE], k1[TILE / GRANULE]; /* keys that each granule of lanes meets */
 };
@@ -71,7 +73,8 @@ VINLINE int64_t key_tiles_end(const struct head *h, int64_t tiles)
     return last < 0 ? 0 : last / TILE + 1;
 }
 
-static void lanes_set(struct lanes *x, const struct dt_attention *a, const struct head *h, int64_t tile)
+static void lanes_set(struct lanes *x, const struct dt_attention *a, const struct head *h,
+                      int64_t tile)
 {
     int64_t rows = h->q_n * h->group, total = a->q_start[a->sequences];
     x->n = rows - tile * TILE < TILE ? rows - tile * TILE : TILE;
@@ -139,7 +142,8 @@ static void pack_transposed(float *to, const float *x, const int64_t *at, const 
                 if (r + i >= ln->n)
                     y[i] = vr_set(0);
                 else
-                    y[i] = width == W ? vr_load(x + at[r + i] + d) : vr_load_n(x + at[r + i] + d, width);
+                    y[i] = width == W ? vr_load(x + at[r + i] + d)
+                                      : vr_load_n(x + at[r + i] + d, width);
             }
             vr_transpose(y);
             for (int64_t i = 0; i < width; i++)
@@ -168,7 +172,8 @@ VINLINE void unpack_row(float *x, const float *from, int64_t D, float scale)
     }
 }
 
-/* Asks for rows of key tile j, short pieces far apart that no prefetcher guesses. x: k, v, dk or dv. */
+/* Asks for rows of key tile j, short pieces far apart that no prefetcher guesses. x: k, v, dk or
+ * dv. */
 VINLINE void fetch_keys(const float *x, int64_t ld, const struct head *h, int64_t j, int64_t D)
 {
     int64_t end = (j + 1) * TILE < h->k_n ? (j + 1) * TILE : h->k_n;

@@ -1,8 +1,10 @@
-/* The registers that attention's tiles are computed in: `vr`, W floats, as wide as the set has them.
+/* The registers that attention's tiles are computed in: `vr`, W floats, as wide as the set has
+ * them.
  *
  * simd.h's 16-float vectors are split by the compiler; that is fine for elementwise loops, but the
- * register blocking of a small matrix product has to know the true width, and the fused multiply-add
- * has to be written. So bits of attention differ between sets, which is what ops.h claims. */
+ * register blocking of a small matrix product has to know the true width, and the fused
+ * multiply-add has to be written. So bits of attention differ between sets, which is what ops.h
+ * claims. */
 #ifndef DT_OPS_CPU_ATTENTION_VEC_H
 #define DT_OPS_CPU_ATTENTION_VEC_H
 
@@ -132,9 +134,11 @@ VINLINE bool vr_equal(vr a, vr b)
 
 #define EXP2_LOWEST (-100.0f)
 
-/* 2^x for x <= 126; 0 below EXP2_LOWEST, which no sum of fp32 probabilities can see, so that no denormal
- * slows a product down; NaN stays NaN. Relative error 2e-7: the polynomial is the best of degree 5 on
- * [-1/2, 1/2] with p(0) = 1 (9.2e-8, by iteratively reweighted least squares), the rest is rounding. */
+/* 2^x for x <= 126; 0 below EXP2_LOWEST, which no sum of fp32 probabilities can see, so that no
+ * denormal slows a product down; NaN stays NaN. Relative error 2e-7: the polynomial is the best of
+ * degree 5 on
+ * [-1/2, 1/2] with p(0) = 1 (9.2e-8, by iteratively reweighted least squares), the rest is
+ * rounding. */
 VINLINE vr vr_exp2(vr x)
 {
     vr magic = vr_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
@@ -172,7 +176,8 @@ VINLINE void vr_transpose(vr x[W])
     }
     UNROLL(4)
     for (int i = 0; i < 4; i++) { /* then the lanes */
-        vr a = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88), b = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
+        vr a = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88),
+           b = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
         vr c = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
         vr d = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
         x[i] = _mm512_shuffle_f32x4(a, c, 0x88);

@@ -74,7 +74,8 @@ bool dt_block_norm_add(double sum, int scale_log2, struct dt_u128 *to)
     double scaled = ldexp(sum, scale_log2);
     if (!(scaled < DT_BLOCK_NORM_LIMIT)) /* NaN fails too */
         return false;
-    /* Integer-valued after rint (to nearest even; from 2^53 on it already is), so both halves are exact. */
+    /* Integer-valued after rint (to nearest even; from 2^53 on it already is), so both halves are
+     * exact. */
     double fixed = rint(ldexp(sum, scale_log2 + 80));
     uint64_t hi = (uint64_t)(fixed * 0x1p-64);
     uint64_t lo = (uint64_t)(fixed - (double)hi * 0x1p64);

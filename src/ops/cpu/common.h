@@ -9,7 +9,8 @@
  * of 128 an element of the mean gradient: far beyond any training that is not already lost. */
 #define DT_BLOCK_NORM_LIMIT 0x1p24
 
-/* sum · 2^scale_log2 as fixed point into *to; false, adding nothing, when out of range or not finite. */
+/* sum · 2^scale_log2 as fixed point into *to; false, adding nothing, when out of range or not
+ * finite. */
 bool dt_block_norm_add(double sum, int scale_log2, struct dt_u128 *to);
 
 /* Modulo 2^128, safe against other threads that add to the same place: each wrap of the low half is

@@ -122,8 +122,15 @@ void DT_KERNEL(copy)(void *dst, enum dt_dtype dst_type, int64_t ldd, const void 
         cols *= rows;
         rows = cols > 0;
     }
-    struct copy c = {dst, src, dst_type, src_type, ldd, lds, cols,
-                     (int64_t)dt_dtype_size(dst_type), (int64_t)dt_dtype_size(src_type)};
+    struct copy c = {dst,
+                     src,
+                     dst_type,
+                     src_type,
+                     ldd,
+                     lds,
+                     cols,
+                     (int64_t)dt_dtype_size(dst_type),
+                     (int64_t)dt_dtype_size(src_type)};
     dt_parallel(rows * dt_tiles(cols), 1, rows * cols, copy_range, &c);
 }
 

@@ -1,15 +1,16 @@
 /* The driver of the packed matrix multiplications: who computes what, in which order, out of which
  * buffers. The same for every set; the kernels are in gemm.simd.c.
  *
- * K is cut into equal blocks, a function of K alone: the partial sums of an element are added in block
- * order, so its bits depend on nothing else. `add` comes with the first block, `bias` after the last.
+ * K is cut into equal blocks, a function of K alone: the partial sums of an element are added in
+ * block order, so its bits depend on nothing else. `add` comes with the first block, `bias` after
+ * the last.
  *
- * Within a block of K one operand, the *shared* one, is packed by the whole team, and each thread packs
- * its part of the other by itself, piece by piece, into its own second-level cache:
- *   by columns: A is shared (or used where it lies), threads own columns of C (or a grid of them);
- *   by rows:    B is shared, threads own rows of C.
- * An operand too large for the shared buffer passes through it in slabs. Which of the two is taken
- * depends on how much would be packed how often, and on how evenly the tiles divide. */
+ * Within a block of K one operand, the *shared* one, is packed by the whole team, and each thread
+ * packs its part of the other by itself, piece by piece, into its own second-level cache: by
+ * columns: A is shared (or used where it lies), threads own columns of C (or a grid of them); by
+ * rows:    B is shared, threads own rows of C. An operand too large for the shared buffer passes
+ * through it in slabs. Which of the two is taken depends on how much would be packed how often, and
+ * on how evenly the tiles divide. */
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scalar.h"
 
@@ -74,8 +75,8 @@ static const char *at(const struct dt_mat *m, int64_t row, int64_t col)
     return (const char *)m->p + i * (int64_t)dt_dtype_size(m->dtype);
 }
 
-static struct dt_gemm_box box(const struct dt_gemm *g, const struct dt_mat *m, int64_t row, int64_t col,
-                              int64_t rows, int64_t cols)
+static struct dt_gemm_box box(const struct dt_gemm *g, const struct dt_mat *m, int64_t row,
+                              int64_t col, int64_t rows, int64_t cols)
 {
     struct dt_gemm_box x = {at(m, row, col), m->ld, m->dtype, rows, cols, g->compute == DT_BF16};
     if (m->trans) {
@@ -122,8 +123,8 @@ static void pack_b(const struct job *job, char *dst, int64_t j, int64_t cols, in
 /* ---- Computing ------------------------------------------------------------------------------- */
 
 /* The block of C at [i, j] plus what the block of K from k on gives */
-static struct dt_gemm_block block(const struct job *job, int64_t i, int64_t rows, int64_t j, int64_t cols,
-                                  int64_t k, int64_t kc)
+static struct dt_gemm_block block(const struct job *job, int64_t i, int64_t rows, int64_t j,
+                                  int64_t cols, int64_t k, int64_t kc)
 {
     const struct dt_gemm *g = &job->g;
     struct dt_gemm_block x = {.kc = kc, .rows = rows, .cols = cols, .ldc = g->ldc};
@@ -143,7 +144,8 @@ static struct dt_gemm_block block(const struct job *job, int64_t i, int64_t rows
     return x;
 }
 
-static void place_a(const struct job *job, struct dt_gemm_block *x, const char *packed, int64_t i, int64_t k)
+static void place_a(const struct job *job, struct dt_gemm_block *x, const char *packed, int64_t i,
+                    int64_t k)
 {
     x->a = job->a_direct ? at(&job->g.a, i, k) : packed;
     x->lda = job->a_direct ? job->g.a.ld : packed_ld(job);
@@ -176,8 +178,8 @@ static void run_columns(const struct job *job, int me)
                 struct span mine = part(height, 16, me, job->threads);
                 if (m > 0 || k > 0)
                     team_barrier(job);
-                pack_a(job, job->shared + mine.begin * ROW_BYTES, m + mine.begin, mine.end - mine.begin,
-                       k, kc);
+                pack_a(job, job->shared + mine.begin * ROW_BYTES, m + mine.begin,
+                       mine.end - mine.begin, k, kc);
                 team_barrier(job);
             }
             for (int64_t j = cols.begin; j < cols.end && rows.begin < rows.end; j += piece) {
@@ -200,7 +202,8 @@ static void run_columns(const struct job *job, int me)
 static void run_rows(const struct job *job, int me)
 {
     const struct dt_gemm *g = &job->g;
-    int64_t nr = job->set->nr, slab = SHARED_ROWS / nr * nr, piece = PIECE / job->set->mr * job->set->mr;
+    int64_t nr = job->set->nr, slab = SHARED_ROWS / nr * nr,
+            piece = PIECE / job->set->mr * job->set->mr;
     char *own = job->shared + shared_bytes + (size_t)me * private_bytes;
     struct span rows = part(g->M, job->set->mr, me, job->threads);
     for (int64_t j = 0; j < g->N; j += slab) {
@@ -239,9 +242,9 @@ static void run_plain(const struct job *job, int me)
 
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
-/* What the busiest thread does, in tiles' steps of k (measured on two cores of a Sapphire Rapids): to pack an
- * element costs about a tenth of one, half as much again into the shared buffer, whose lines are often in
- * another core's cache; to fetch a packed element from there, a fiftieth. */
+/* What the busiest thread does, in tiles' steps of k (measured on two cores of a Sapphire Rapids):
+ * to pack an element costs about a tenth of one, half as much again into the shared buffer, whose
+ * lines are often in another core's cache; to fetch a packed element from there, a fiftieth. */
 static double cost(const struct job *job, bool by_rows, int64_t grid_rows, int64_t grid_cols)
 {
     const struct dt_gemm *g = &job->g;
@@ -281,7 +284,8 @@ static void choose(struct job *job)
         job->by_rows = true;
 }
 
-/* ---- A bf16 result of several blocks of K: partial sums stay fp32 on a stage ------------------- */
+/* ---- A bf16 result of several blocks of K: partial sums stay fp32 on a stage -------------------
+ */
 
 static void convert(const struct dt_gemm *to, const struct dt_gemm *from, struct span rows)
 {
@@ -294,7 +298,8 @@ static void convert(const struct dt_gemm *to, const struct dt_gemm *from, struct
 }
 
 /* The part of g at [i, j] */
-static struct dt_gemm window(const struct dt_gemm *g, int64_t i, int64_t j, int64_t rows, int64_t cols)
+static struct dt_gemm window(const struct dt_gemm *g, int64_t i, int64_t j, int64_t rows,
+                             int64_t cols)
 {
     struct dt_gemm x = *g;
     x.M = rows;
@@ -317,7 +322,8 @@ static void run_staged(const struct job *job, int me)
     for (int64_t i = 0; i < g->M; i += STAGE_ROWS)
         for (int64_t j = 0; j < g->N; j += stage_cols) {
             struct job sub = *job;
-            struct dt_gemm to = window(g, i, j, least(STAGE_ROWS, g->M - i), least(stage_cols, g->N - j));
+            struct dt_gemm to =
+                window(g, i, j, least(STAGE_ROWS, g->M - i), least(stage_cols, g->N - j));
             sub.g = to;
             sub.g.c = stage;
             sub.g.c_bf16 = NULL;
@@ -355,8 +361,8 @@ static int64_t block_of_k(int64_t K, const struct dt_gemm_set *set)
 void dt_gemm_run(const struct dt_gemm *g, const struct dt_gemm_set *set)
 {
     struct job job = {.g = *g, .set = set, .kc = block_of_k(g->K, set), .shared = g->work};
-    bool converts = set->element == 2 ? g->a.dtype == DT_F32
-                                      : g->a.dtype == DT_BF16 || g->compute == DT_BF16;
+    bool converts =
+        set->element == 2 ? g->a.dtype == DT_F32 : g->a.dtype == DT_BF16 || g->compute == DT_BF16;
     job.a_direct = !g->a.trans && !converts;
     job.threads = omp_in_parallel() ? 1 : dt_ops_threads();
     if (job.threads == 1) {

@@ -1,15 +1,16 @@
-/* What the driver of the matrix multiplication (gemm.c, compiled once) and the kernels (gemm.simd.c and
- * gemm_pack.simd.c, compiled once per set) know of each other.
+/* What the driver of the matrix multiplication (gemm.c, compiled once) and the kernels (gemm.simd.c
+ * and gemm_pack.simd.c, compiled once per set) know of each other.
  *
- * Packed B is a row of *panels* of nr columns; a panel is [kc][nr] floats, or [kc/2][nr] pairs of bf16
- * (k even in the low half) for a set that multiplies bf16 itself. Packed A is row-major, like A itself,
- * so an A that needs neither transposing nor converting is used where it lies. */
+ * Packed B is a row of *panels* of nr columns; a panel is [kc][nr] floats, or [kc/2][nr] pairs of
+ * bf16 (k even in the low half) for a set that multiplies bf16 itself. Packed A is row-major, like
+ * A itself, so an A that needs neither transposing nor converting is used where it lies. */
 #ifndef DT_OPS_CPU_GEMM_H
 #define DT_OPS_CPU_GEMM_H
 
 #include "ops/ops.h"
 
-#define DT_GEMM_KC_BYTES 4096 /* the most bytes of one row of A, or column of B, in a block of K */
+#define DT_GEMM_KC_BYTES 4096 /* the most bytes of one row of A, or column of B, in a block of K   \
+                               */
 
 /* One block: `rows` x `cols` of C, a part of K. */
 struct dt_gemm_block {
@@ -24,11 +25,12 @@ struct dt_gemm_block {
     uint16_t *c_bf16;  /* [rows, cols] when c is NULL */
     int64_t ldc;
     int64_t rows, cols;
-    bool panel_outer;     /* keep a panel of B and walk the rows, instead of the reverse */
-    const char *next;     /* memory that the block after this one will read, to be prefetched, or NULL */
-    int64_t next_ld;      /* bytes between its rows */
+    bool panel_outer; /* keep a panel of B and walk the rows, instead of the reverse */
+    const char
+        *next;       /* memory that the block after this one will read, to be prefetched, or NULL */
+    int64_t next_ld; /* bytes between its rows */
     int64_t next_rows;
-    int64_t next_bytes;   /* of a row */
+    int64_t next_bytes; /* of a row */
 };
 
 /* A box of an operand to pack. */
@@ -46,7 +48,8 @@ struct dt_gemm_set {
     void (*block)(const struct dt_gemm_block *x);
     /* dst is row-major with ldd elements a row. trans: dst[j][i] = box[i][j] */
     void (*pack_a)(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans);
-    /* One panel; the box is [kc, cols <= nr], or with trans [cols, kc]. Missing columns become zeros. */
+    /* One panel; the box is [kc, cols <= nr], or with trans [cols, kc]. Missing columns become
+     * zeros. */
     void (*pack_b)(void *dst, const struct dt_gemm_box *box, bool trans);
 };
 
@@ -60,8 +63,8 @@ void dt_gemm_avx512(const struct dt_gemm *g);
 void dt_gemm_avx512bf16(const struct dt_gemm *g);
 
 /* gemm_pack.simd.c; the names with the set's suffix */
-#define DT_GEMM_PACK_DECLARE(set)                                                                 \
-    void dt_gemm_pack_a_##set(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans); \
+#define DT_GEMM_PACK_DECLARE(set)                                                                  \
+    void dt_gemm_pack_a_##set(void *dst, int64_t ldd, const struct dt_gemm_box *box, bool trans);  \
     void dt_gemm_pack_b_##set(void *dst, const struct dt_gemm_box *box, bool trans);
 DT_GEMM_PACK_DECLARE(portable)
 DT_GEMM_PACK_DECLARE(avx2)

@@ -1,7 +1,7 @@
-/* The kernels of the matrix multiplication: a tile of C, MR rows by NV registers, stays in registers
- * while a block of K passes by; every step of k reads one row of a panel of packed B and MR single
- * elements of A. A tile of 8 x 48 needs 11 loads for 24 multiply-adds, so that the two load ports
- * never hold up the two multipliers.
+/* The kernels of the matrix multiplication: a tile of C, MR rows by NV registers, stays in
+ * registers while a block of K passes by; every step of k reads one row of a panel of packed B and
+ * MR single elements of A. A tile of 8 x 48 needs 11 loads for 24 multiply-adds, so that the two
+ * load ports never hold up the two multipliers.
  *
  * Each element is one chain of multiply-adds over k in index order, whichever tile it falls in, so
  * its bits depend on K alone. */
@@ -65,7 +65,8 @@ VINLINE void store_bf16(uint16_t *p, gv x)
     *(gh_any *)p = __builtin_convertvector(r, gh);
 }
 
-/* ---- What happens to a finished tile ---------------------------------------------------------- */
+/* ---- What happens to a finished tile ----------------------------------------------------------
+ */
 
 VINLINE void finish_vector(const struct dt_gemm_block *x, gv y, int64_t row, int64_t col)
 {
@@ -93,8 +94,9 @@ static void finish_element(const struct dt_gemm_block *x, float y, int64_t row, 
 }
 
 /* A tile that lies on the edge of the block: sums [mr, NR], of which `cols` columns count */
-static __attribute__((noinline)) void finish_cut(const struct dt_gemm_block *x, int mr, int64_t cols,
-                                                 const float *sums, int64_t i, int64_t j)
+static __attribute__((noinline)) void finish_cut(const struct dt_gemm_block *x, int mr,
+                                                 int64_t cols, const float *sums, int64_t i,
+                                                 int64_t j)
 {
     for (int r = 0; r < mr; r++) {
         int64_t c = 0;
@@ -105,8 +107,8 @@ static __attribute__((noinline)) void finish_cut(const struct dt_gemm_block *x, 
     }
 }
 
-VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV], int64_t i,
-                    int64_t j)
+VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, gv acc[MR][NV],
+                    int64_t i, int64_t j)
 {
     int64_t cols = x->cols - j;
     if (mr == MR && nv == NV && cols >= NR) {
@@ -126,11 +128,12 @@ VINLINE void finish(const struct dt_gemm_block *x, const int mr, const int nv, g
     finish_cut(x, mr, cols < nv * GV ? cols : nv * GV, sums, i, j);
 }
 
-/* ---- Prefetching ------------------------------------------------------------------------------- */
+/* ---- Prefetching -------------------------------------------------------------------------------
+ */
 
-/* What a tile asks for while it computes, spread evenly over its steps, since many at once would hold up
- * the tile's own loads: the lines of C that it will write, and `rows` stretches of memory that a later
- * tile will read, `ld` bytes apart. */
+/* What a tile asks for while it computes, spread evenly over its steps, since many at once would
+ * hold up the tile's own loads: the lines of C that it will write, and `rows` stretches of memory
+ * that a later tile will read, `ld` bytes apart. */
 enum { SEGMENTS = 8 }; /* of a tile's way through K */
 
 struct ahead {
@@ -153,7 +156,8 @@ struct cursor {
 
 static struct cursor cursor_begin(const struct dt_gemm_block *x)
 {
-    struct cursor c = {x->next, x->next_ld, x->next ? x->next_rows : 0, 0, (x->next_bytes + 63) / 64, 0};
+    struct cursor c = {
+        x->next, x->next_ld, x->next ? x->next_rows : 0, 0, (x->next_bytes + 63) / 64, 0};
     int64_t tiles = ((x->rows + MR - 1) / MR) * ((x->cols + NR - 1) / NR);
     c.each = c.rows * c.lines / (tiles * SEGMENTS) + 1;
     return c;
@@ -181,7 +185,8 @@ VINLINE void prefetch_c(const struct dt_gemm_block *x, const int nv, int64_t i, 
     __builtin_prefetch(c + nv * GV - 1, 1, 3);
 }
 
-/* ---- A tile ------------------------------------------------------------------------------------ */
+/* ---- A tile ------------------------------------------------------------------------------------
+ */
 
 /* One step takes four bytes of every row of A: an fp32 element, or with `dot` a pair of bf16. */
 VINLINE gv multiply(const bool dot, float a, gv b, gv acc)
@@ -201,8 +206,8 @@ VINLINE float four_bytes(const char *p)
     return x;
 }
 
-VINLINE void step(const bool dot, const int mr, const int nv, gv acc[MR][NV], const char *a, int64_t lda,
-                  const float *b)
+VINLINE void step(const bool dot, const int mr, const int nv, gv acc[MR][NV], const char *a,
+                  int64_t lda, const float *b)
 {
     gv row[NV];
 #pragma GCC unroll 3
@@ -218,7 +223,8 @@ VINLINE void step(const bool dot, const int mr, const int nv, gv acc[MR][NV], co
 }
 
 /* An odd K leaves half a pair; packed B has zeros beside it, and A need not go on. */
-VINLINE void half_step(const int mr, const int nv, gv acc[MR][NV], const char *a, int64_t lda, const float *b)
+VINLINE void half_step(const int mr, const int nv, gv acc[MR][NV], const char *a, int64_t lda,
+                       const float *b)
 {
     for (int r = 0; r < mr; r++) {
         char pair[4] = {0};
@@ -228,8 +234,8 @@ VINLINE void half_step(const int mr, const int nv, gv acc[MR][NV], const char *a
     }
 }
 
-VINLINE void tile(const bool dot, const struct dt_gemm_block *x, const int mr, const int nv, int64_t i,
-                  int64_t j, const struct ahead *ahead, struct cursor *cursor)
+VINLINE void tile(const bool dot, const struct dt_gemm_block *x, const int mr, const int nv,
+                  int64_t i, int64_t j, const struct ahead *ahead, struct cursor *cursor)
 {
     int64_t lda = x->lda * (dot ? 2 : 4), steps = dot ? x->kc / 2 : x->kc, k = 0;
     const char *a = (const char *)x->a + i * lda;
@@ -262,25 +268,34 @@ VINLINE void tile(const bool dot, const struct dt_gemm_block *x, const int mr, c
     finish(x, mr, nv, acc, i, j);
 }
 
-/* ---- A block ----------------------------------------------------------------------------------- */
+/* ---- A block -----------------------------------------------------------------------------------
+ */
 
-/* While the tiles of a row of panels are computed, the rows of A of the next row; while those down a
- * panel are, the next panel. Past the block's end there is nothing, and a prefetch does no harm. */
-VINLINE struct ahead look_ahead(const struct dt_gemm_block *x, int64_t element, int64_t i, int64_t j)
+/* While the tiles of a row of panels are computed, the rows of A of the next row; while those down
+ * a panel are, the next panel. Past the block's end there is nothing, and a prefetch does no harm.
+ */
+VINLINE struct ahead look_ahead(const struct dt_gemm_block *x, int64_t element, int64_t i,
+                                int64_t j)
 {
     int64_t row_bytes = x->kc * element;
     if (x->panel_outer) {
         int64_t tiles = (x->rows + MR - 1) / MR, each = NR * row_bytes / tiles;
-        return (struct ahead){(const char *)x->b + (j + NR) * row_bytes + i / MR * each, 1, 0, each};
+        return (struct ahead){(const char *)x->b + (j + NR) * row_bytes + i / MR * each, 1, 0,
+                              each};
     }
-    int64_t tiles = (x->cols + NR - 1) / NR, rows = tiles < 2 ? 8 : tiles < 4 ? 4 : tiles < 8 ? 2 : 1;
+    int64_t tiles = (x->cols + NR - 1) / NR, rows = tiles < 2   ? 8
+                                                    : tiles < 4 ? 4
+                                                    : tiles < 8 ? 2
+                                                                : 1;
     int64_t row = i + MR + j / NR * rows;
-    return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element, row_bytes};
+    return (struct ahead){(const char *)x->a + row * x->lda * element, rows, x->lda * element,
+                          row_bytes};
 }
 
-/* What is left at a block's edges goes in tiles of 8 (MR), 4 or 1 rows and as many registers as needed. */
-VINLINE void edge_rows(const bool dot, const struct dt_gemm_block *x, const int nv, int64_t i, int64_t j,
-                       struct cursor *cursor)
+/* What is left at a block's edges goes in tiles of 8 (MR), 4 or 1 rows and as many registers as
+ * needed. */
+VINLINE void edge_rows(const bool dot, const struct dt_gemm_block *x, const int nv, int64_t i,
+                       int64_t j, struct cursor *cursor)
 {
     static const struct ahead none = {.rows = 1};
     int64_t end = x->rows - i < MR ? x->rows : i + MR;
@@ -294,7 +309,8 @@ VINLINE void edge_rows(const bool dot, const struct dt_gemm_block *x, const int 
         tile(dot, x, 1, nv, i, j, &none, cursor);
 }
 
-VINLINE void edge(const bool dot, const struct dt_gemm_block *x, int64_t i, int64_t j, struct cursor *cursor)
+VINLINE void edge(const bool dot, const struct dt_gemm_block *x, int64_t i, int64_t j,
+                  struct cursor *cursor)
 {
     int64_t cols = x->cols - j;
     if (cols > 2 * GV && NV == 3)
@@ -344,8 +360,8 @@ static const struct dt_gemm_set set_f32 = {
 };
 
 #ifdef DT_ISA_avx512bf16
-static __attribute__((noinline)) void whole_bf16(const struct dt_gemm_block *x, int64_t i, int64_t j,
-                                                 struct cursor *cursor)
+static __attribute__((noinline)) void whole_bf16(const struct dt_gemm_block *x, int64_t i,
+                                                 int64_t j, struct cursor *cursor)
 {
     struct ahead ahead = look_ahead(x, 2, i, j);
     tile(true, x, MR, NV, i, j, &ahead, cursor);

@@ -1,8 +1,8 @@
 /* Packing: a box of an operand is copied, or transposed in registers, to where the kernels read it,
  * and converted on the way: bf16 widened, or fp32 rounded to bf16 values (nearest even).
  *
- * Rounding keeps denormals in every set but avx512bf16 with compute bf16: the instruction that rounds
- * there takes them as zero. GEMM bits are claimed per set, so that is allowed. */
+ * Rounding keeps denormals in every set but avx512bf16 with compute bf16: the instruction that
+ * rounds there takes them as zero. GEMM bits are claimed per set, so that is allowed. */
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/simd.h"
 
@@ -24,7 +24,8 @@ typedef uint16_t gh_any __attribute__((vector_size(GV * 2), aligned(2), may_alia
 
 enum { NR = GV == 16 ? 48 : 2 * GV };
 
-/* ---- Transposing GV vectors of GV floats in place ---------------------------------------------- */
+/* ---- Transposing GV vectors of GV floats in place ----------------------------------------------
+ */
 
 #if GV == 16
 VINLINE void transpose(gv r[GV])
@@ -93,7 +94,8 @@ VINLINE void transpose(gv r[GV])
 }
 #endif
 
-/* ---- fp32 panels ---------------------------------------------------------------------------------- */
+/* ---- fp32 panels
+ * ---------------------------------------------------------------------------------- */
 
 enum kind { COPY, ROUND, WIDEN };
 
@@ -139,7 +141,8 @@ VINLINE int64_t least(int64_t a, int64_t b)
 }
 
 /* dst[i][j] = box[i][j], zeros up to `width` columns */
-VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width)
+VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x,
+                  int64_t width)
 {
     int64_t full = x->cols / GV * GV;
     for (int64_t i = 0; i < x->rows; i++, dst += ldd) {
@@ -160,11 +163,12 @@ VINLINE void copy(const enum kind kind, float *dst, int64_t ldd, const struct dt
     }
 }
 
-/* A block of `turn` at box[i][j]. Reads and writes go from row to row, where the processor does not see by
- * itself what comes next: the same columns of the next rows of the box, and the next line of each row of
- * dst unless these lie close together, in a panel. (Past an operand's end a prefetch does no harm.) */
-VINLINE void turn_block(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t i,
-                        int64_t j, int64_t width, const bool panel)
+/* A block of `turn` at box[i][j]. Reads and writes go from row to row, where the processor does not
+ * see by itself what comes next: the same columns of the next rows of the box, and the next line of
+ * each row of dst unless these lie close together, in a panel. (Past an operand's end a prefetch
+ * does no harm.) */
+VINLINE void turn_block(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x,
+                        int64_t i, int64_t j, int64_t width, const bool panel)
 {
     int64_t w = least(GV, width - i), rows = least(w, x->rows - i), n = least(GV, x->cols - j);
     gv r[GV];
@@ -193,8 +197,8 @@ VINLINE void turn_block(const enum kind kind, float *dst, int64_t ldd, const str
 }
 
 /* dst[j][i] = box[i][j], zeros up to `width` rows of the box */
-VINLINE void turn(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x, int64_t width,
-                  const bool panel)
+VINLINE void turn(const enum kind kind, float *dst, int64_t ldd, const struct dt_gemm_box *x,
+                  int64_t width, const bool panel)
 {
     for (int64_t i = 0; i < width; i += GV)
         for (int64_t j = 0; j < x->cols; j += GV)
@@ -228,7 +232,8 @@ void DT_KERNEL(gemm_pack_b)(void *dst, const struct dt_gemm_box *box, bool trans
     pack(dst, NR, box, trans, NR, true);
 }
 
-/* ---- bf16 pairs ----------------------------------------------------------------------------------- */
+/* ---- bf16 pairs
+ * ----------------------------------------------------------------------------------- */
 
 #ifdef DT_ISA_avx512bf16
 
@@ -252,8 +257,8 @@ VINLINE __m512i along(bool wide, const void *p, int64_t at, int64_t n)
 /* Pairs of n <= 16 elements of a row and of the row below it (zeros if there is none) */
 VINLINE __m512i across(bool wide, const void *p, int64_t at, int64_t below, int64_t n)
 {
-    const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
-                                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     __m512i both;
     if (wide) {
         __m512 lo = _mm512_maskz_loadu_ps(first(n), (const float *)p + at);

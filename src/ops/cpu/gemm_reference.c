@@ -1,5 +1,6 @@
-/* The matrix multiplication, as defined: every element is a sum over K in index order, kept in double
- * (products of two floats are exact there) and rounded to fp32 once; then `add`, then `bias`, in fp32. */
+/* The matrix multiplication, as defined: every element is a sum over K in index order, kept in
+ * double (products of two floats are exact there) and rounded to fp32 once; then `add`, then
+ * `bias`, in fp32. */
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scalar.h"
 

@@ -1,4 +1,5 @@
-/* One way to use the team: cut [0, n) into one contiguous range a thread and run a function on each.
+/* One way to use the team: cut [0, n) into one contiguous range a thread and run a function on
+ * each.
  *
  * Kernels in *.simd.c are written as such range functions and know nothing of threads; as every
  * element's value depends on its own inputs only, the cut does not show in the result. */

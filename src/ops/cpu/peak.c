@@ -1,9 +1,10 @@
 /* The machine's peak: the register-only loops of peak.simd.c on every thread of the team, for short
  * rounds; the best round counts, since anything else that ran meanwhile can only slow one down.
  *
- * This is about the machine, so it asks the machine, not the kernel set in use. For bf16 the machine has
- * two ways: its dot product, or fp32 multiply-adds on widened values. Some processors run the dot product
- * twice as fast as the latter, some (Sapphire Rapids, where another unit was meant for it) half as fast. */
+ * This is about the machine, so it asks the machine, not the kernel set in use. For bf16 the
+ * machine has two ways: its dot product, or fp32 multiply-adds on widened values. Some processors
+ * run the dot product twice as fast as the latter, some (Sapphire Rapids, where another unit was
+ * meant for it) half as fast. */
 #include "ops/cpu/peak.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* Multiply-adds on registers alone, as many chains as hide the latency: what the machine could do. */
+/* Multiply-adds on registers alone, as many chains as hide the latency: what the machine could do.
+ */
 #include "ops/cpu/peak.h"
 #include "ops/cpu/simd.h"
 

@@ -37,7 +37,8 @@ static int parse(const char *base, const char *changes, struct dt_arch **a)
     const char *key;
     assert_non_null(root);
     assert_non_null(over);
-    json_object_foreach(over, key, value) {
+    json_object_foreach(over, key, value)
+    {
         if (json_is_string(value) && strcmp(json_string_value(value), "absent") == 0)
             json_object_del(root, key);
         else
@@ -166,8 +167,7 @@ static void names_mistakes(void **state)
          "'attention_factor'"},
         {qwen2, "{\"layer_types\":[\"full_attention\"]}", "one a layer: 3"},
         {qwen2, "{\"layer_types\":[1,2,3]}", "'layer_types' holds"},
-        {qwen2,
-         "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]}",
+        {qwen2, "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]}",
          "makes layer 1 slide"},
         {qwen2, "{\"use_sliding_window\":true,\"sliding_window\":0}", "'sliding_window' is 0"},
         {gpt2, "{\"n_embd\":\"absent\"}", "'n_embd' is absent"},
@@ -209,7 +209,8 @@ static void both_spellings_are_one_model(void **state)
     (void)state;
     same(llama, "{\"rope_theta\":5e5}", "{\"rope_parameters\":{\"rope_theta\":500000}}");
     same(llama, "{\"rope_theta\":5e5,\"rope_scaling\":null,\"torch_dtype\":\"bfloat16\"}",
-         "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"},\"dtype\":\"bfloat16\"}");
+         "{\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"},\"dtype\":"
+         "\"bfloat16\"}");
     same(llama, "{\"rope_theta\":100,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
          "{\"rope_parameters\":{\"rope_theta\":100.0,\"rope_type\":\"linear\",\"factor\":2.0}}");
     same(llama, /* inside wins over outside, a non-empty rope_scaling over rope_parameters */
@@ -300,12 +301,9 @@ static void defaults_are_transformers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_by_name),
-        cmocka_unit_test(names_mistakes),
-        cmocka_unit_test(needs_json),
-        cmocka_unit_test(both_spellings_are_one_model),
-        cmocka_unit_test(harmless_keys_pass),
-        cmocka_unit_test(defaults_are_transformers),
+        cmocka_unit_test(refuses_by_name),    cmocka_unit_test(names_mistakes),
+        cmocka_unit_test(needs_json),         cmocka_unit_test(both_spellings_are_one_model),
+        cmocka_unit_test(harmless_keys_pass), cmocka_unit_test(defaults_are_transformers),
     };
     dt_log_set_level(DT_LOG_WARN);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,12 +23,12 @@ static struct dt_arch *arch(const char *json)
     return a;
 }
 
-#define GPT2_124M                                                                                 \
-    "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":768,\"n_layer\":12,\"n_head\":12,"  \
+#define GPT2_124M                                                                                  \
+    "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_embd\":768,\"n_layer\":12,\"n_head\":12,"   \
     "\"n_positions\":1024}"
-#define QWEN3                                                                                     \
-    "{\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":40,"    \
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6," \
+#define QWEN3                                                                                      \
+    "{\"model_type\":\"qwen3\",\"vocab_size\":64,\"hidden_size\":16,\"intermediate_size\":40,"     \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"  \
     "\"tie_word_embeddings\":true}"
 
 static const struct dt_tensor *tensor(const struct dt_arch *a, int64_t layer, enum dt_role role)

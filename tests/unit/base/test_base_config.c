@@ -29,13 +29,16 @@ static const char *const colors[] = {"red|rouge", "green", NULL};
 static const char *const kinds[] = {"alpha", "beta", NULL};
 #define AT(m) .offset = offsetof(struct values, m)
 static const struct dt_config_key keys[] = {
-    {"count", "number", DT_CONFIG_INT, AT(count), "3", .min = 1, .max = 10, .doc = "a count", .unit = "pieces"},
+    {"count", "number", DT_CONFIG_INT, AT(count), "3", .min = 1, .max = 10, .doc = "a count",
+     .unit = "pieces"},
     {"name", NULL, DT_CONFIG_STRING, AT(name), .required = true, .doc = "a name"},
-    {"a.rate", "speed", DT_CONFIG_FLOAT, AT(rate), "0.5", .max = 1, .above_min = true, .below_max = true, .doc = "a | rate"},
+    {"a.rate", "speed", DT_CONFIG_FLOAT, AT(rate), "0.5", .max = 1, .above_min = true,
+     .below_max = true, .doc = "a | rate"},
     {"a.on", NULL, DT_CONFIG_BOOL, AT(on), "true", .doc = "a switch"},
     {"a.color", NULL, DT_CONFIG_ENUM, AT(color), "red", .names = colors, .doc = "a color"},
     {"a.kind", NULL, DT_CONFIG_STRING, AT(kind), "alpha", .names = kinds, .doc = "a kind"},
-    {"a.limit", NULL, DT_CONFIG_INT, AT(limit), .min = 1, .max = DT_CONFIG_MANY, .doc = "a limit", .default_words = "none"},
+    {"a.limit", NULL, DT_CONFIG_INT, AT(limit), .min = 1, .max = DT_CONFIG_MANY, .doc = "a limit",
+     .default_words = "none"},
     {"b.file", NULL, DT_CONFIG_PATH, AT(file), .doc = "a file"},
     {"b.words", NULL, DT_CONFIG_STRINGS, AT(words), "[]", .doc = "words"},
     {"b.files", NULL, DT_CONFIG_PATHS, AT(files), "[]", .doc = "files"},
@@ -44,8 +47,10 @@ static const struct dt_config_key keys[] = {
     {"b.warmup", NULL, DT_CONFIG_AMOUNT, AT(warmup), "10%", .unit = "steps", .doc = "an amount"},
 };
 static const struct dt_config_section sections[] = {{"a", "Section a"}, {"b", "Section b"}, {0}};
-static const struct dt_config_word words[] = {
-    {"future", true, "futures are"}, {"old", false, "write count"}, {"a.color=blue", true, "is"}, {0}};
+static const struct dt_config_word words[] = {{"future", true, "futures are"},
+                                              {"old", false, "write count"},
+                                              {"a.color=blue", true, "is"},
+                                              {0}};
 static const struct dt_config_table table = {keys, sizeof keys / sizeof *keys, sections, words,
                                              sizeof(struct values)};
 
@@ -88,12 +93,14 @@ static void test_defaults_and_types(void **state)
     dt_config_clear(&table, &v);
     assert_null(v.kind);
 
-    assert_int_equal(read_text("count: 1e1\nname: 'two words'\n"
-                          "a: {rate: 0.2_5, on: No, color: rouge, kind: beta, limit: 1_000}\n"
-                          "b:\n  file: sub/./x//y\n  words: [a, \"b c\", 7]\n  files: one\n  globs: ['*.w']\n"
-                          "  pair: [-1.5, 3e2]\n  warmup: 20\n",
-                          &v),
-                     0);
+    assert_int_equal(
+        read_text(
+            "count: 1e1\nname: 'two words'\n"
+            "a: {rate: 0.2_5, on: No, color: rouge, kind: beta, limit: 1_000}\n"
+            "b:\n  file: sub/./x//y\n  words: [a, \"b c\", 7]\n  files: one\n  globs: ['*.w']\n"
+            "  pair: [-1.5, 3e2]\n  warmup: 20\n",
+            &v),
+        0);
     assert_int_equal(v.count, 10);
     assert_string_equal(v.name, "two words");
     assert_true(v.rate == 0.25 && !v.on && v.color == 0 && v.limit == 1000);
@@ -144,18 +151,22 @@ static void test_wrong_values(void **state)
     refused("name: x\na: {rate: nan}", DT_E_CONFIG, "found \"nan\"");
     refused("name: x\na: {rate: 0x1p-2}", DT_E_CONFIG, "found \"0x1p-2\"");
     refused("name: x\na: {on: 1}", DT_E_CONFIG, "expected true or false");
-    refused("name: x\na: {color: gren}", DT_E_CONFIG, "expected one of: red, green; did you mean green?");
+    refused("name: x\na: {color: gren}", DT_E_CONFIG,
+            "expected one of: red, green; did you mean green?");
     refused("name: x\na: {color: rde}", DT_E_CONFIG, "did you mean red?");
     refused("name: x\na: {kind: bet}", DT_E_CONFIG, "did you mean beta?");
-    refused("name: x\na: {color: blue}", DT_E_UNSUPPORTED, "a.color: blue: is not built into this version");
+    refused("name: x\na: {color: blue}", DT_E_UNSUPPORTED,
+            "a.color: blue: is not built into this version");
     refused("name: {a: 1}", DT_E_CONFIG, "name: found a mapping, expected a string");
     refused("name: ''", DT_E_CONFIG, "is empty");
     refused("name: \"a\\0b\"", DT_E_CONFIG, "without NUL");
     refused("name: x\nb: {words: [a, ]}\nc: 1", DT_E_CONFIG, "unknown key \"c\"");
     refused("name: x\nb: {words: [a, ~]}", DT_E_CONFIG, "found an empty item");
     refused("name: x\nb: {words: [{a: 1}]}", DT_E_CONFIG, "found a mapping in the list");
-    refused("name: x\nb: {words: {a: 1}}", DT_E_CONFIG, "found a mapping, expected a list of strings");
-    refused("name: x\nb: {pair: [1]}", DT_E_CONFIG, "found a list of 1, expected a list of 2 numbers");
+    refused("name: x\nb: {words: {a: 1}}", DT_E_CONFIG,
+            "found a mapping, expected a list of strings");
+    refused("name: x\nb: {pair: [1]}", DT_E_CONFIG,
+            "found a list of 1, expected a list of 2 numbers");
     refused("name: x\nb: {pair: 1}", DT_E_CONFIG, "found a single value");
     refused("name: x\nb: {pair: [1, b]}", DT_E_CONFIG, "found \"b\"");
     refused("name: x\nb: {warmup: 1.5}", DT_E_CONFIG,
@@ -171,20 +182,24 @@ static void test_names(void **state)
     refused("nmae: x", DT_E_CONFIG, "t.yaml:1: unknown key \"nmae\"; did you mean name?");
     refused("nmae: x", DT_E_CONFIG, "t.yaml: missing key name (required): a name");
     refused("name: x\na: {raet: 1}", DT_E_CONFIG, "unknown key \"a.raet\"; did you mean a.rate?");
-    refused("name: x\nb:\n\n  rate: 1", DT_E_CONFIG, "t.yaml:4: unknown key \"b.rate\"; did you mean a.rate?");
+    refused("name: x\nb:\n\n  rate: 1", DT_E_CONFIG,
+            "t.yaml:4: unknown key \"b.rate\"; did you mean a.rate?");
     refused("name: x\na: {qqqqqqqq: 1}", DT_E_CONFIG,
             "; keys of section a: rate, on, color, kind, limit");
     refused("name: x\nqqqqqqqq: 1", DT_E_CONFIG, "; there are: count, name, a, b");
     refused("name: x\nqqqq: {rate: 1}", DT_E_CONFIG, "unknown section \"qqqq\"; there are: count");
-    refused("name: x\na: 5", DT_E_CONFIG, "t.yaml:2: found \"5\", expected section a with keys and values");
+    refused("name: x\na: 5", DT_E_CONFIG,
+            "t.yaml:2: found \"5\", expected section a with keys and values");
     refused("name: x\na: [5]", DT_E_CONFIG, "found a list, expected section a");
     refused("- name", DT_E_CONFIG, "t.yaml: found a list, expected a mapping with keys and values");
     refused("just text", DT_E_CONFIG, "found \"just text\", expected a mapping");
-    refused("name: x\nfuture: {x: 1}", DT_E_UNSUPPORTED, "t.yaml:2: \"future\": futures are not built into this version");
+    refused("name: x\nfuture: {x: 1}", DT_E_UNSUPPORTED,
+            "t.yaml:2: \"future\": futures are not built into this version");
     refused("name: x\nfuture: 1\ncount: 0", DT_E_CONFIG, "2 problems");
     refused("name: x\nold: 1", DT_E_CONFIG, "unknown key \"old\": write count");
     refused("name: x\nname: y", DT_E_CONFIG, "t.yaml:2: name is given twice, first at t.yaml:1");
-    refused("name: x\nnumber: 2\ncount: 2", DT_E_CONFIG, "t.yaml:3: count is given twice, first at t.yaml:2");
+    refused("name: x\nnumber: 2\ncount: 2", DT_E_CONFIG,
+            "t.yaml:3: count is given twice, first at t.yaml:2");
     refused("name: x\n? [a]\n: b", DT_E_CONFIG, "found a list where the name of a key is expected");
     refused("name: x\n'': b", DT_E_CONFIG, "unknown key \"\"");
     refused("{? a: b}", DT_E_CONFIG, "t.yaml");
@@ -216,8 +231,9 @@ static void test_bad_files(void **state)
     refused("# only a remark\n", DT_E_CONFIG, "is empty");
     refused("name: x\n---\nname: y\n", DT_E_CONFIG, "more than one YAML document");
     refused("name: x\n--- [", DT_E_CONFIG, "bad YAML");
-    refused("name: [x", DT_E_CONFIG, "t.yaml:2: bad YAML: did not find expected ',' or ']' while parsing "
-                                     "a flow sequence that starts in line 1");
+    refused("name: [x", DT_E_CONFIG,
+            "t.yaml:2: bad YAML: did not find expected ',' or ']' while parsing "
+            "a flow sequence that starts in line 1");
     refused("name: x\n\tcount: 2", DT_E_CONFIG, "t.yaml:2: bad YAML");
     assert_int_equal(read_with("name: x\n\x01", 9, NULL, &v), DT_E_CONFIG);
     assert_non_null(strstr(dt_error_message(), "t.yaml:2: bad YAML: control characters"));
@@ -321,13 +337,15 @@ static void test_options(void **state)
     dt_config_clear(&table, &v);
 
     option_refused("--count", "many", "--count: found \"many\", expected an integer from 1 to 10");
-    option_refused("--speed", "2", "--speed: a.rate: found \"2\", expected a number above 0 below 1");
+    option_refused("--speed", "2",
+                   "--speed: a.rate: found \"2\", expected a number above 0 below 1");
     option_refused("--coutn", "1", "--coutn: unknown key \"coutn\"; did you mean count?");
     option_refused("--count", NULL, "--count: found no value, expected an integer from 1 to 10");
     option_refused("--count", "", "--count: is empty");
     option_refused("--count", "[", "--count: bad YAML: did not find expected node content");
     option_refused("--no-count", NULL, "--no-count: count is not true or false");
-    option_refused("--future", "1", "--future: \"future\": futures are not built into this version");
+    option_refused("--future", "1",
+                   "--future: \"future\": futures are not built into this version");
     option_refused("--name", "\xff", "--name: not UTF-8 text");
     option_refused("--name", "", "--name: \"\" is empty");
     option_refused("--a", "{rate: 1}", "--a: unknown section \"a\"; did you mean a?");
@@ -368,14 +386,16 @@ static void test_printing(void **state)
     struct values v;
     assert_int_equal(read_text("name: x\nb: {words: [a b, 'true', '1', \"~\", plain]}", &v), 0);
     char *text = printed(&v);
-    assert_string_equal(text, "count: 3\nname: x\na:\n  rate: 0.5\n  on: true\n  color: red\n  kind: alpha\n"
-                              "b:\n  words: [\"a b\", \"true\", \"1\", \"~\", plain]\n  pair: [1, 2.5]\n"
-                              "  warmup: 0.1\n");
+    assert_string_equal(
+        text, "count: 3\nname: x\na:\n  rate: 0.5\n  on: true\n  color: red\n  kind: alpha\n"
+              "b:\n  words: [\"a b\", \"true\", \"1\", \"~\", plain]\n  pair: [1, 2.5]\n"
+              "  warmup: 0.1\n");
     free(text);
     dt_config_clear(&table, &v);
     round_trip("name: \"a\\nb\\x01\\u2028\\uFEFF\\U0001F600\\\"\\\\ é\\x85\"");
     round_trip("name: '- x'");
-    round_trip("name: 'null'\nb: {warmup: 1.0, pair: [0.1, 1e-300]}\na: {rate: 0.30000000000000004}");
+    round_trip(
+        "name: 'null'\nb: {warmup: 1.0, pair: [0.1, 1e-300]}\na: {rate: 0.30000000000000004}");
     round_trip("name: '-'\nb: {warmup: 0%, words: ['#', ',', '[', '*.weight', 'a: b']}");
     round_trip("name: '.5'\nb: {warmup: 1, file: \"/ü/x y\"}");
 
@@ -400,8 +420,10 @@ static void test_documentation(void **state)
     fclose(f);
     for (size_t i = 0; i < table.count; i++)
         assert_non_null(strstr(text, keys[i].name));
-    assert_non_null(strstr(text, "  --count=VALUE\n      a count: an integer from 1 to 10, in pieces (default: 3)\n"));
-    assert_non_null(strstr(text, "| `a.rate` | a number above 0 below 1 | `0.5` | a \\| rate; also read as `speed` | free |"));
+    assert_non_null(strstr(
+        text, "  --count=VALUE\n      a count: an integer from 1 to 10, in pieces (default: 3)\n"));
+    assert_non_null(strstr(text, "| `a.rate` | a number above 0 below 1 | `0.5` | a \\| rate; also "
+                                 "read as `speed` | free |"));
     assert_non_null(strstr(text, "## b\n\nSection b.\n"));
     assert_non_null(strstr(text, "| `future` | futures are not built into this version |"));
     free(text);
@@ -421,7 +443,9 @@ static void test_problems_across_keys(void **state)
     dt_config_problem(c, "a.rate", "does not suit");
     dt_config_unsupported(c, "count", "not yet");
     assert_int_equal(dt_config_end(c), DT_E_CONFIG);
-    assert_string_equal(dt_error_message(), "2 problems in the configuration\nt.yaml:3: does not suit\nt.yaml: not yet");
+    assert_string_equal(
+        dt_error_message(),
+        "2 problems in the configuration\nt.yaml:3: does not suit\nt.yaml: not yet");
     dt_config_clear(&table, &v);
 }
 
@@ -429,10 +453,14 @@ int main(void)
 {
     dt_log_set_level(DT_LOG_ERROR); /* notes about synonyms */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults_and_types), cmocka_unit_test(test_anchors),
-        cmocka_unit_test(test_wrong_values),       cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_files),          cmocka_unit_test(test_options),
-        cmocka_unit_test(test_printing),           cmocka_unit_test(test_documentation),
+        cmocka_unit_test(test_defaults_and_types),
+        cmocka_unit_test(test_anchors),
+        cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_printing),
+        cmocka_unit_test(test_documentation),
         cmocka_unit_test(test_problems_across_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Chat templates against transformers (tests/golden/chat): text, ids and masks; recognition of a model's
- * own template; and that content cannot write special tokens. */
+/* Chat templates against transformers (tests/golden/chat): text, ids and masks; recognition of a
+ * model's own template; and that content cannot write special tokens. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -68,7 +68,8 @@ static void check_text(const json_t *c, const struct dt_text *t, const char *wha
                  want ? want : "a refusal");
 }
 
-/* Ours, and the interpreter running theirs, both write what transformers writes or refuse as it does. */
+/* Ours, and the interpreter running theirs, both write what transformers writes or refuse as it
+ * does. */
 static void test_texts(void **state)
 {
     (void)state;
@@ -109,14 +110,15 @@ static void write_tokenizer(const json_t *c, const char *dir)
 {
     char from[DT_PATH], path[DT_PATH], config[256], *text;
     size_t size;
-    snprintf(from, sizeof from, "%s/golden/chat/%s.tokenizer.json", DT_TEST_DIR, text_of(c, "tokenizer"));
+    snprintf(from, sizeof from, "%s/golden/chat/%s.tokenizer.json", DT_TEST_DIR,
+             text_of(c, "tokenizer"));
     assert_ok(dt_file_read(from, 1 << 20, &text, &size));
     assert_ok(dt_mkdirs(dir));
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     assert_ok(dt_file_write(path, text, size));
     free(text);
-    snprintf(config, sizeof config, "{\"bos_token\":\"%s\",\"eos_token\":\"%s\"}", text_of(c, "bos"),
-             text_of(c, "eos"));
+    snprintf(config, sizeof config, "{\"bos_token\":\"%s\",\"eos_token\":\"%s\"}",
+             text_of(c, "bos"), text_of(c, "eos"));
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
     assert_ok(dt_file_write(path, config, strlen(config)));
 }
@@ -140,11 +142,13 @@ static void check_ids(const json_t *c)
     if (dt_chat_encode(chat, e, turns, n, json_is_true(json_object_get(c, "generation")), &got,
                        &spoken) == DT_OK) {
         for (size_t i = 0; i < json_array_size(ids); i++) {
-            if ((int64_t)i >= got.ids.n || got.ids.p[i] != json_integer_value(json_array_get(ids, i)))
-                fail_msg("%s: token %zu differs of\n%s", text_of(c, "template"), i, text_of(c, "text"));
-            if (got.trains[i] != json_integer_value(json_array_get(mask, i)))
-                fail_msg("%s: mask of token %zu is %d in\n%s", text_of(c, "template"), i, got.trains[i],
+            if ((int64_t)i >= got.ids.n ||
+                got.ids.p[i] != json_integer_value(json_array_get(ids, i)))
+                fail_msg("%s: token %zu differs of\n%s", text_of(c, "template"), i,
                          text_of(c, "text"));
+            if (got.trains[i] != json_integer_value(json_array_get(mask, i)))
+                fail_msg("%s: mask of token %zu is %d in\n%s", text_of(c, "template"), i,
+                         got.trains[i], text_of(c, "text"));
         }
         assert_int_equal(got.ids.n, json_array_size(ids));
     }
@@ -168,8 +172,8 @@ static void test_ids_and_masks(void **state)
 
 static int recognise(const char *source, const struct dt_chat_template **out)
 {
-    return dt_chat_recognise_text(source, strlen(source), "model/tokenizer_config.json", "<s>", "</s>",
-                                  out);
+    return dt_chat_recognise_text(source, strlen(source), "model/tokenizer_config.json", "<s>",
+                                  "</s>", out);
 }
 
 static void test_recognition(void **state)
@@ -200,10 +204,21 @@ static void test_hostile_templates(void **state)
     (void)state;
     const struct dt_chat_template *t;
     static const char *const hostile[] = {
-        "{{", "{%", "{% if %}", "{{ 'a }}", "{% for x in messages %}", "{% endfor %}", "{{ a.b }}",
-        "{% set x = x %}{{ [[[[[[[[[[1]]]]]]]]]] }}", "{{ messages[99999999999] }}", "{# never closed",
-        "{{ 1 % 0 }}", "{{ -9223372036854775807 * 99999999999 }}", "{% macro f() %}{% endmacro %}",
-        "{% set ns = namespace(s='x') %}{% for a in messages %}{% for b in messages %}{% for c in messages %}"
+        "{{",
+        "{%",
+        "{% if %}",
+        "{{ 'a }}",
+        "{% for x in messages %}",
+        "{% endfor %}",
+        "{{ a.b }}",
+        "{% set x = x %}{{ [[[[[[[[[[1]]]]]]]]]] }}",
+        "{{ messages[99999999999] }}",
+        "{# never closed",
+        "{{ 1 % 0 }}",
+        "{{ -9223372036854775807 * 99999999999 }}",
+        "{% macro f() %}{% endmacro %}",
+        "{% set ns = namespace(s='x') %}{% for a in messages %}{% for b in messages %}{% for c in "
+        "messages %}"
         "{% set ns.s = ns.s + ns.s + ns.s + ns.s %}{% endfor %}{% endfor %}{% endfor %}{{ ns.s }}"};
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++)
         assert_fails(recognise(hostile[i], &t), DT_E_UNSUPPORTED, "data.chat_template");
@@ -253,12 +268,15 @@ static void test_rows_of_turns(void **state)
 {
     (void)state;
     json_t *c = json_array_get(json_object_get(golden, "cases"), 0);
-    const char *chatml = text_of(json_object_get(golden, "templates"), "chatml"), *dir = in_dir("model");
+    const char *chatml = text_of(json_object_get(golden, "templates"), "chatml"),
+               *dir = in_dir("model");
     write_tokenizer(c, dir);
     put_text("model/chat_template.jinja", chatml);
     static const char *const rows[] = {
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi?\"},{\"role\":\"assistant\",\"content\":\"Yes.\"}]}",
-        "{\"conversations\":[{\"from\":\"human\",\"value\":\"Hi?\"},{\"from\":\"gpt\",\"value\":\"Yes.\"}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi?\"},{\"role\":\"assistant\","
+        "\"content\":\"Yes.\"}]}",
+        "{\"conversations\":[{\"from\":\"human\",\"value\":\"Hi?\"},{\"from\":\"gpt\",\"value\":"
+        "\"Yes.\"}]}",
         "{\"instruction\":\"Hi?\",\"input\":\"\",\"output\":\"Yes.\"}"};
     struct dt_tokenizer *t;
     struct dt_corpus *corpora[3];
@@ -266,8 +284,12 @@ static void test_rows_of_turns(void **state)
     uint8_t trains[3][64];
     assert_ok(dt_tokenizer_open(dir, &t));
     for (int i = 0; i < 3; i++) {
-        struct dt_data_options o = {.tokenizer = t, .format = "auto", .chat_template = "auto",
-                                    .model_dir = dir, .end_of_text = -1, .threads = 1};
+        struct dt_data_options o = {.tokenizer = t,
+                                    .format = "auto",
+                                    .chat_template = "auto",
+                                    .model_dir = dir,
+                                    .end_of_text = -1,
+                                    .threads = 1};
         assert_ok(dt_corpus_of_file(&o, put_text("r.jsonl", rows[i]), &corpora[i]));
         struct dt_corpus_info info;
         dt_corpus_describe(corpora[i], &info);
@@ -283,8 +305,8 @@ static void test_rows_of_turns(void **state)
         dt_corpus_close(corpora[i]);
     /* without a template: alpaca rows have one of their own, others are refused by name */
     struct dt_corpus *out;
-    struct dt_data_options o = {.tokenizer = t, .format = "auto", .chat_template = "auto",
-                                .end_of_text = -1};
+    struct dt_data_options o = {
+        .tokenizer = t, .format = "auto", .chat_template = "auto", .end_of_text = -1};
     assert_fails(dt_corpus_of_file(&o, put_text("r.jsonl", rows[0]), &out), DT_E_CONFIG,
                  "data.chat_template");
     assert_ok(dt_corpus_of_file(&o, put_text("r.jsonl", rows[2]), &out));
@@ -299,7 +321,8 @@ static void test_rows_of_turns(void **state)
     dt_tokenizer_close(t);
     assert_ok(dt_tokenizer_open(dir, &t));
     o.tokenizer = t;
-    assert_fails(dt_corpus_of_file(&o, put_text("r.jsonl", rows[0]), &out), DT_E_CONFIG, "bos_token");
+    assert_fails(dt_corpus_of_file(&o, put_text("r.jsonl", rows[0]), &out), DT_E_CONFIG,
+                 "bos_token");
     dt_tokenizer_close(t);
 }
 

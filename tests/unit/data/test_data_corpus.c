@@ -28,8 +28,8 @@ static void test_long_documents_are_cut(void **state)
     struct dt_data_options o = options_for(&file, 1);
     struct dt_dataset *d;
     assert_ok(dt_dataset_open(&o, &d));
-    static const int32_t want[5][5] = {{4, 1, 2, 3, 4}, {4, 5, 6, 7, 8}, {1, 9}, {1, 11},
-                                       {4, 21, 22, 23, 24}};
+    static const int32_t want[5][5] = {
+        {4, 1, 2, 3, 4}, {4, 5, 6, 7, 8}, {1, 9}, {1, 11}, {4, 21, 22, 23, 24}};
     assert_int_equal(dt_dataset_samples(d), 5);
     assert_int_equal(dt_dataset_tokens(d), 9 + 1 + 4);
     assert_int_equal(dt_dataset_loss_tokens(d), 9 + 1 + 4);
@@ -49,9 +49,9 @@ static void test_long_documents_are_cut(void **state)
 static void test_labels_mask_and_rows_are_truncated(void **state)
 {
     (void)state;
-    const char *file = put_text(
-        "l.jsonl", "{\"input_ids\":[1,2,3,4,5,6,7],\"labels\":[-100,-100,3,4,-100,6,7]}\n"
-                   "{\"input_ids\":[8,9],\"labels\":[8,9]}\n");
+    const char *file =
+        put_text("l.jsonl", "{\"input_ids\":[1,2,3,4,5,6,7],\"labels\":[-100,-100,3,4,-100,6,7]}\n"
+                            "{\"input_ids\":[8,9],\"labels\":[8,9]}\n");
     struct dt_data_options o = options_for(&file, 1);
     struct dt_dataset *d;
     int32_t ids[8], targets[8];
@@ -72,7 +72,6 @@ static void test_labels_mask_and_rows_are_truncated(void **state)
     assert_int_equal(dt_dataset_samples(d), 1);
     dt_dataset_close(d);
 }
-
 
 static void put_rows(const char *name, int count, int first)
 {
@@ -104,8 +103,8 @@ static int64_t rows_of_part(const char *file, int part, unsigned char seen[512])
     return n;
 }
 
-/* Both parts together are everything, nothing is in both, and a document stays in its part when others
- * come and go. */
+/* Both parts together are everything, nothing is in both, and a document stays in its part when
+ * others come and go. */
 static void test_hold_out(void **state)
 {
     (void)state;
@@ -206,7 +205,7 @@ static void test_threads_change_nothing(void **state)
         fprintf(f, "{\"input_ids\":[%d", i);
         for (int k = 0; k < i % 29; k++)
             fprintf(f, ",%d", (i * k) % 5000);
-        fprintf(f, ",1]%s}\n", i % 97 == 5 ? ",,": "");
+        fprintf(f, ",1]%s}\n", i % 97 == 5 ? ",," : "");
     }
     assert_int_equal(fclose(f), 0);
     const char *file = in_dir("many.jsonl"), *prefixes[3] = {"t1", "t2", "t7"};

@@ -1,4 +1,5 @@
-/* Rows: formats told apart, line ends and marks, gzip, long lines, bad rows with file:line and counts. */
+/* Rows: formats told apart, line ends and marks, gzip, long lines, bad rows with file:line and
+ * counts. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,8 +16,8 @@
 
 static struct dt_data_options ids_only(void)
 {
-    return (struct dt_data_options){.format = "auto", .chat_template = "auto", .end_of_text = -1,
-                                    .max_length = 8};
+    return (struct dt_data_options){
+        .format = "auto", .chat_template = "auto", .end_of_text = -1, .max_length = 8};
 }
 
 static int open_text(const char *text, struct dt_corpus **out)
@@ -117,7 +118,8 @@ static void test_format_is_told_or_refused(void **state)
         assert_int_equal(s.format, good[i].format);
     }
     put_text("f.jsonl", "{\"text\":\"x\"}\n{\"foo\":1,\"bar\":2}\n{\"messages\":[]}");
-    assert_fails(dt_source_detect(in_dir("f.jsonl"), "auto", &s), DT_E_DATA, "f.jsonl:3: rows of several");
+    assert_fails(dt_source_detect(in_dir("f.jsonl"), "auto", &s), DT_E_DATA,
+                 "f.jsonl:3: rows of several");
     put_text("f.jsonl", "{\"text\":\"x\",\"messages\":[]}");
     assert_fails(dt_source_detect(in_dir("f.jsonl"), "auto", &s), DT_E_DATA, "(text, messages)");
     assert_ok(dt_source_detect(in_dir("f.jsonl"), "messages", &s));
@@ -188,18 +190,21 @@ static void test_bad_turns(void **state)
     static const struct {
         const char *row, *words;
         enum dt_row_format format;
-    } bad[] = {
-        {"{\"messages\":[{\"role\":\"bot\",\"content\":\"x\"}]}", "'role' is 'bot'", DT_ROW_MESSAGES},
-        {"{\"messages\":[{\"role\":\"user\"}]}", "messages[0]: 'content' is missing", DT_ROW_MESSAGES},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", "expected a string", DT_ROW_MESSAGES},
-        {"{\"messages\":[3]}", "messages[0] is 3", DT_ROW_MESSAGES},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"\",\"tool_calls\":[]}]}", "tool_calls",
-         DT_ROW_MESSAGES},
-        {"{\"conversations\":[{\"from\":\"gpt\"}]}", "'value' is missing", DT_ROW_SHAREGPT},
-        {"{\"conversations\":[{\"value\":\"gpt\"}]}", "'from' is missing", DT_ROW_SHAREGPT},
-        {"{\"instruction\":\"x\",\"output\":null}", "'output' is null", DT_ROW_ALPACA},
-        {"{\"instruction\":\"x\",\"output\":\"\",\"history\":[[\"a\"]]}", "history[0]", DT_ROW_ALPACA},
-        {"{\"prompt\":\"x\"}", "'completion' is missing", DT_ROW_PROMPT}};
+    } bad[] = {{"{\"messages\":[{\"role\":\"bot\",\"content\":\"x\"}]}", "'role' is 'bot'",
+                DT_ROW_MESSAGES},
+               {"{\"messages\":[{\"role\":\"user\"}]}", "messages[0]: 'content' is missing",
+                DT_ROW_MESSAGES},
+               {"{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", "expected a string",
+                DT_ROW_MESSAGES},
+               {"{\"messages\":[3]}", "messages[0] is 3", DT_ROW_MESSAGES},
+               {"{\"messages\":[{\"role\":\"user\",\"content\":\"\",\"tool_calls\":[]}]}",
+                "tool_calls", DT_ROW_MESSAGES},
+               {"{\"conversations\":[{\"from\":\"gpt\"}]}", "'value' is missing", DT_ROW_SHAREGPT},
+               {"{\"conversations\":[{\"value\":\"gpt\"}]}", "'from' is missing", DT_ROW_SHAREGPT},
+               {"{\"instruction\":\"x\",\"output\":null}", "'output' is null", DT_ROW_ALPACA},
+               {"{\"instruction\":\"x\",\"output\":\"\",\"history\":[[\"a\"]]}", "history[0]",
+                DT_ROW_ALPACA},
+               {"{\"prompt\":\"x\"}", "'completion' is missing", DT_ROW_PROMPT}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct dt_row row;
         int reason;
@@ -214,10 +219,14 @@ static void test_turns_of_all_formats(void **state)
 {
     (void)state;
     static const char *const rows[3] = {
-        "{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\",\"system\":\"s\",\"history\":[[\"q\",\"a\"]]}",
-        "{\"system\":\"s\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"function_call\","
-        "\"value\":\"a\"},{\"from\":\"human\",\"value\":\"i\\nn\"},{\"from\":\"gpt\",\"value\":\"o\"}]}",
-        "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"q\"},"
+        "{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\",\"system\":\"s\",\"history\":[["
+        "\"q\",\"a\"]]}",
+        "{\"system\":\"s\",\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":"
+        "\"function_call\","
+        "\"value\":\"a\"},{\"from\":\"human\",\"value\":\"i\\nn\"},{\"from\":\"gpt\",\"value\":"
+        "\"o\"}]}",
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+        "\"q\"},"
         "{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"i\\nn\"},"
         "{\"role\":\"assistant\",\"content\":\"o\"}]}"};
     static const char *const contents[5] = {"s", "q", "a", "i\nn", "o"};
@@ -259,9 +268,12 @@ int main(void)
 {
 #define IN_DIR(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
     const struct CMUnitTest tests[] = {
-        IN_DIR(test_line_ends),       IN_DIR(test_gzip_whole_and_damaged),
-        IN_DIR(test_format_is_told_or_refused), IN_DIR(test_bad_rows),
-        IN_DIR(test_bad_turns),       IN_DIR(test_turns_of_all_formats),
+        IN_DIR(test_line_ends),
+        IN_DIR(test_gzip_whole_and_damaged),
+        IN_DIR(test_format_is_told_or_refused),
+        IN_DIR(test_bad_rows),
+        IN_DIR(test_bad_turns),
+        IN_DIR(test_turns_of_all_formats),
         IN_DIR(test_a_long_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

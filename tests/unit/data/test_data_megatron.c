@@ -115,7 +115,8 @@ static void test_beyond_four_gigabytes(void **state)
 {
     (void)state;
     enum { EACH = INT32_MAX };
-    static const int64_t sizes[3] = {EACH, EACH, 3}, pointers[3] = {0, 2 * (int64_t)EACH, 4 * (int64_t)EACH};
+    static const int64_t sizes[3] = {EACH, EACH, 3},
+                         pointers[3] = {0, 2 * (int64_t)EACH, 4 * (int64_t)EACH};
     unsigned char idx[256];
     size_t n = make_idx(idx, 8, 3, sizes, pointers);
     put_bytes("big.idx", idx, n);
@@ -146,11 +147,16 @@ static void test_foreign_indexes(void **state)
         int code;
         int64_t size, pointer;
         const char *words;
-    } cases[] = {{5, 3, 0, "int64"},           {1, 3, 0, "uint8"},
-                 {0, 3, 0, "unknown dtype"},   {4, 4, 0, "do not belong together"},
-                 {4, 3, 4, "do not belong"},   {4, -1, 0, "do not belong"},
-                 {4, 3, -4, "do not belong"},  {4, 2, 0, "end at byte 8"},
-                 {4, 2, 2, "do not belong"},   {4, 3, INT64_MAX, "do not belong"},
+    } cases[] = {{5, 3, 0, "int64"},
+                 {1, 3, 0, "uint8"},
+                 {0, 3, 0, "unknown dtype"},
+                 {4, 4, 0, "do not belong together"},
+                 {4, 3, 4, "do not belong"},
+                 {4, -1, 0, "do not belong"},
+                 {4, 3, -4, "do not belong"},
+                 {4, 2, 0, "end at byte 8"},
+                 {4, 2, 2, "do not belong"},
+                 {4, 3, INT64_MAX, "do not belong"},
                  {4, INT32_MAX, 0, "do not belong"}};
     put_bytes("f.bin", "\1\0\0\0\2\0\0\0\3\0\0\0", 12);
     struct dt_corpus *c;
@@ -233,9 +239,12 @@ int main(void)
 {
 #define IN_DIR(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
     const struct CMUnitTest tests[] = {
-        IN_DIR(test_written_and_read), IN_DIR(test_bytes_of_the_index),
-        IN_DIR(test_beyond_four_gigabytes), IN_DIR(test_foreign_indexes),
-        IN_DIR(test_damage), IN_DIR(test_no_space),
+        IN_DIR(test_written_and_read),
+        IN_DIR(test_bytes_of_the_index),
+        IN_DIR(test_beyond_four_gigabytes),
+        IN_DIR(test_foreign_indexes),
+        IN_DIR(test_damage),
+        IN_DIR(test_no_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

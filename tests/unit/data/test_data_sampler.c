@@ -23,9 +23,14 @@ static int make_dataset(void **state)
         add_to(text, sizeof text, "]}\n");
     }
     const char *file = put_text("a.jsonl", text);
-    struct dt_data_options o = {.files = &file, .file_count = 1, .max_length = MOST_LENGTH,
-                                .format = "auto", .end_of_text = -1, .cache_dir = in_dir("cache")};
-    return dt_dataset_open(&o, &dataset) == DT_OK && dt_dataset_samples(dataset) == SAMPLES ? 0 : -1;
+    struct dt_data_options o = {.files = &file,
+                                .file_count = 1,
+                                .max_length = MOST_LENGTH,
+                                .format = "auto",
+                                .end_of_text = -1,
+                                .cache_dir = in_dir("cache")};
+    return dt_dataset_open(&o, &dataset) == DT_OK && dt_dataset_samples(dataset) == SAMPLES ? 0
+                                                                                            : -1;
 }
 
 static int drop_dataset(void **state)
@@ -36,8 +41,8 @@ static int drop_dataset(void **state)
 
 static struct dt_sampler *sampler(int64_t tokens, int64_t sequences, bool shuffle, uint64_t seed)
 {
-    struct dt_sampler_options o = {.seed = seed, .shuffle = shuffle, .batch_tokens = tokens,
-                                   .batch_sequences = sequences};
+    struct dt_sampler_options o = {
+        .seed = seed, .shuffle = shuffle, .batch_tokens = tokens, .batch_sequences = sequences};
     struct dt_sampler *s;
     assert_ok(dt_sampler_new(dataset, &o, &s));
     return s;

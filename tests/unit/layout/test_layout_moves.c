@@ -1,5 +1,5 @@
-/* Moves between any two layouts: every element is delivered exactly once, to the place where it belongs.
- * Thousands of random homes and box lists over a small space with awkward sizes. */
+/* Moves between any two layouts: every element is delivered exactly once, to the place where it
+ * belongs. Thousands of random homes and box lists over a small space with awkward sizes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,15 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char tiny[] = "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":2,"
-                           "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":50,"
-                           "\"vocab_size\":70,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5}";
+static const char tiny[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"intermediate_size\":50,"
+    "\"vocab_size\":70,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5}";
 
 static uint64_t draws;
 
 static int64_t below(int64_t n)
 {
-    return (int64_t)dt_rng_below((struct dt_rng_key){.seed = 7, .purpose = 99}, draws++, (uint64_t)n);
+    return (int64_t)dt_rng_below((struct dt_rng_key){.seed = 7, .purpose = 99}, draws++,
+                                 (uint64_t)n);
 }
 
 static void open_space(struct dt_arch **arch, struct dt_space *s, bool all)
@@ -34,8 +36,8 @@ static void open_space(struct dt_arch **arch, struct dt_space *s, bool all)
     free(trainable);
 }
 
-/* Random cuts anywhere (homes cut on block edges are a special case), owners at random, storage of each owner
- * without gaps. */
+/* Random cuts anywhere (homes cut on block edges are a special case), owners at random, storage of
+ * each owner without gaps. */
 static void random_home(const struct dt_space *s, int32_t owners, struct dt_home *h)
 {
     int64_t stored[16] = {0}, at = 0;
@@ -73,8 +75,13 @@ static void random_boxes(const struct dt_space *s, int32_t owners, struct dt_com
         }
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 3; j++) {
-                struct dt_box b = {.owner = (int32_t)below(owners), .tensor = t, .row0 = row[i], .row1 = row[i + 1],
-                                   .col0 = col[j], .col1 = col[j + 1], .gradient = DT_GRAD_PARTIAL};
+                struct dt_box b = {.owner = (int32_t)below(owners),
+                                   .tensor = t,
+                                   .row0 = row[i],
+                                   .row1 = row[i + 1],
+                                   .col0 = col[j],
+                                   .col1 = col[j + 1],
+                                   .gradient = DT_GRAD_PARTIAL};
                 if (b.row0 == b.row1 || b.col0 == b.col1)
                     continue;
                 b.ld = b.col1 - b.col0 + below(3);
@@ -138,8 +145,9 @@ static void test_gather_and_reduce(void **state)
             int64_t cols = arch->tensors[s.tensor[x->tensor]].cols;
             for (int64_t r = x->row0; r < x->row1; r++)
                 for (int64_t k = x->col0; k < x->col1; k++)
-                    assert_int_equal(box_memory[x->owner][x->at + (r - x->row0) * x->ld + k - x->col0],
-                                     s.offset[x->tensor] + r * cols + k);
+                    assert_int_equal(
+                        box_memory[x->owner][x->at + (r - x->row0) * x->ld + k - x->col0],
+                        s.offset[x->tensor] + r * cols + k);
         }
         clear(back);
         carry(&reduce, box_memory, back);
@@ -214,7 +222,8 @@ static void test_gradient_kinds(void **state)
     dt_arch_free(arch);
 }
 
-/* Homes are cut on block edges, also for shares that are nothing and for more workers than blocks. */
+/* Homes are cut on block edges, also for shares that are nothing and for more workers than blocks.
+ */
 static void test_home_cuts(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Shared by the tests of ops: buffers of exact size (so that ASan sees one element too many), values
- * of several kinds, and the kernel sets that run here. */
+/* Shared by the tests of ops: buffers of exact size (so that ASan sees one element too many),
+ * values of several kinds, and the kernel sets that run here. */
 #ifndef OPS_TEST_H
 #define OPS_TEST_H
 
@@ -52,7 +52,8 @@ static inline double uniform(uint64_t *s) /* [-1, 1) */
 
 static inline float value_of(enum values kind, uint64_t *s)
 {
-    static const float special[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 3e38f, -1e-45f, 65520.0f};
+    static const float special[] = {INFINITY, -INFINITY, NAN,     0.0f,
+                                    -0.0f,    3e38f,     -1e-45f, 65520.0f};
     float x = (float)(3 * uniform(s));
     switch (kind) {
     case TINY: /* around the denormals of float */

@@ -1,5 +1,6 @@
-/* Attention: the definition against a naive double computation and finite differences, every set against
- * the definition, and the promises about bits: threads, packing, decoding and later tokens do not show. */
+/* Attention: the definition against a naive double computation and finite differences, every set
+ * against the definition, and the promises about bits: threads, packing, decoding and later tokens
+ * do not show. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,9 +29,12 @@ static int n_sets; /* those that this CPU runs; the reference is first */
 static int find_sets(void **state)
 {
     (void)state;
-#define SET(id, runs)                                                                             \
-    if (runs)                                                                                     \
-    sets[n_sets++] = (struct set){#id, dt_attention_forward_##id, dt_attention_backward_##id}
+#define SET(id, runs)                                                                              \
+    if (runs)                                                                                      \
+        sets[n_sets++] = (struct set)                                                              \
+        {                                                                                          \
+#id, dt_attention_forward_##id, dt_attention_backward_##id                             \
+        }
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     SET(reference, true);
@@ -85,11 +89,18 @@ static void make(struct problem *p, const struct shape *s)
     }
     p->q_rows = p->q_start[s->sequences];
     p->k_rows = p->k_start[s->sequences];
-    p->a = (struct dt_attention){
-        .sequences = s->sequences, .q_start = p->q_start, .k_start = p->k_start, .H = s->H, .K = s->K,
-        .D = s->D, .window = s->window, .scale = 1 / sqrtf((float)s->D), .ldq = s->H * s->D + GAP,
-        .ldk = s->K * s->D + GAP, .ldv = s->K * s->D + 2 * GAP,
-        .ldd = s->H * s->D + 4 * GAP};
+    p->a = (struct dt_attention){.sequences = s->sequences,
+                                 .q_start = p->q_start,
+                                 .k_start = p->k_start,
+                                 .H = s->H,
+                                 .K = s->K,
+                                 .D = s->D,
+                                 .window = s->window,
+                                 .scale = 1 / sqrtf((float)s->D),
+                                 .ldq = s->H * s->D + GAP,
+                                 .ldk = s->K * s->D + GAP,
+                                 .ldv = s->K * s->D + 2 * GAP,
+                                 .ldd = s->H * s->D + 4 * GAP};
     p->q_size = p->q_rows ? (size_t)(p->q_rows * p->a.ldq - GAP) : 0;
     p->k_size = p->k_rows ? (size_t)(p->k_rows * p->a.ldv) : 0; /* enough for k, too */
     p->o_size = (size_t)(p->q_rows * s->H * s->D);
@@ -144,10 +155,11 @@ static void free_result(struct result *r)
     free(r->dv);
 }
 
-/* max |x - y| <= tolerance * max |y| over rows [n, width] of stride ld; between rows both are unset. Numbers
- * here are of size 1; where all are zero but for rounding (dq with a single key), that is what counts. */
-static void near(const char *what, const float *x, const float *y, int64_t n, int64_t width, int64_t ld,
-                 double tolerance)
+/* max |x - y| <= tolerance * max |y| over rows [n, width] of stride ld; between rows both are
+ * unset. Numbers here are of size 1; where all are zero but for rounding (dq with a single key),
+ * that is what counts. */
+static void near(const char *what, const float *x, const float *y, int64_t n, int64_t width,
+                 int64_t ld, double tolerance)
 {
     double off = 0, size = 1;
     for (int64_t r = 0; r < n; r++)
@@ -163,19 +175,21 @@ static void near(const char *what, const float *x, const float *y, int64_t n, in
         fail_msg("%s: off by %g of %g, more than %g of it", what, off, size, tolerance);
 }
 
-/* Scores of size 4 carry an error of a few 2^-24 relative, so 1e-6 absolute, which is the relative error of
- * a probability; sums over keys average it. Twice that for o, and as many again for gradients, where
- * the score is computed twice and lse is rounded to 2^-24 of its size of about 8. */
+/* Scores of size 4 carry an error of a few 2^-24 relative, so 1e-6 absolute, which is the relative
+ * error of a probability; sums over keys average it. Twice that for o, and as many again for
+ * gradients, where the score is computed twice and lse is rounded to 2^-24 of its size of about 8.
+ */
 #define O_TOLERANCE 2e-6
 #define D_TOLERANCE 6e-6
 
-static void compare(const struct problem *p, const struct result *x, const struct result *y, const char *name)
+static void compare(const struct problem *p, const struct result *x, const struct result *y,
+                    const char *name)
 {
     const struct dt_attention *a = &p->a;
     char what[128];
-#define NEAR(field, rows, width, ld, tolerance)                                                   \
-    snprintf(what, sizeof what, "%s: " #field " (H %d K %d D %d window %d)", name, (int)a->H,     \
-             (int)a->K, (int)a->D, (int)a->window);                                               \
+#define NEAR(field, rows, width, ld, tolerance)                                                    \
+    snprintf(what, sizeof what, "%s: " #field " (H %d K %d D %d window %d)", name, (int)a->H,      \
+             (int)a->K, (int)a->D, (int)a->window);                                                \
     near(what, x->field, y->field, rows, width, ld, tolerance)
     NEAR(o, p->q_rows, a->H * a->D, a->H * a->D, O_TOLERANCE);
     NEAR(lse, a->H, p->q_rows, p->q_rows, O_TOLERANCE);
@@ -203,11 +217,11 @@ static const struct shape shapes[] = {
     {1, 1, 64, 64, 1, {200}, {200}},
     {2, 2, 16, 65, 1, {300}, {300}},
     {3, 3, 20, 100, 1, {257}, {257}},
-    {2, 2, 64, 0, 1, {1}, {300}},               /* decoding */
+    {2, 2, 64, 0, 1, {1}, {300}}, /* decoding */
     {9, 3, 64, 0, 4, {1, 2, 1, 0}, {64, 65, 1, 7}},
     {8, 2, 64, 50, 3, {1, 3, 1}, {129, 200, 20}},
-    {2, 1, 16, 0, 2, {20, 90}, {5, 20}},        /* first queries see no key */
-    {65, 1, 16, 0, 1, {3}, {9}},                /* more heads in a group than lanes in a tile */
+    {2, 1, 16, 0, 2, {20, 90}, {5, 20}}, /* first queries see no key */
+    {65, 1, 16, 0, 1, {3}, {9}},         /* more heads in a group than lanes in a tile */
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -228,9 +242,10 @@ static void test_sets_against_reference(void **state)
     }
 }
 
-/* Σ d_o · o in double, from inputs in double, one score matrix a head and no shortcuts. Also stores o, lse. */
-static double naive(const struct problem *p, const double *q, const double *k, const double *v, float *o,
-                    float *lse)
+/* Σ d_o · o in double, from inputs in double, one score matrix a head and no shortcuts. Also stores
+ * o, lse. */
+static double naive(const struct problem *p, const double *q, const double *k, const double *v,
+                    float *o, float *lse)
 {
     const struct dt_attention *a = &p->a;
     double total = 0, *w = malloc((size_t)(p->k_rows + 1) * sizeof *w);
@@ -238,7 +253,8 @@ static double naive(const struct problem *p, const double *q, const double *k, c
         for (int64_t h = 0; h < a->H; h++)
             for (int64_t i = p->q_start[s]; i < p->q_start[s + 1]; i++) {
                 int64_t g = h * a->K / a->H, keys = p->k_start[s + 1] - p->k_start[s];
-                int64_t shift = keys - (p->q_start[s + 1] - p->q_start[s]), at = i - p->q_start[s] + shift;
+                int64_t shift = keys - (p->q_start[s + 1] - p->q_start[s]),
+                        at = i - p->q_start[s] + shift;
                 double sum = 0;
                 for (int64_t j = 0; j < keys; j++) {
                     double score = 0;
@@ -272,8 +288,8 @@ static double *widen(const float *x, size_t n)
     return y;
 }
 
-/* Central differences of every element; in double their error is about 1e-9. The definition rounds its
- * results to fp32 once, and the o and lse it starts from: 1e-6 of the largest gradient. */
+/* Central differences of every element; in double their error is about 1e-9. The definition rounds
+ * its results to fp32 once, and the o and lse it starts from: 1e-6 of the largest gradient. */
 static void check_differences(const struct problem *p, double *q, double *k, double *v, double *x,
                               const float *dx, int64_t n, int64_t width, int64_t ld)
 {
@@ -290,7 +306,8 @@ static void check_differences(const struct problem *p, double *q, double *k, dou
             x[r * ld + c] = was - step;
             double below = naive(p, q, k, v, NULL, NULL);
             x[r * ld + c] = was;
-            assert_true(fabs((above - below) / (2 * step) - (double)dx[r * ldd + c]) <= 1e-6 * largest);
+            assert_true(fabs((above - below) / (2 * step) - (double)dx[r * ldd + c]) <=
+                        1e-6 * largest);
         }
 }
 
@@ -392,9 +409,10 @@ static void test_packing_does_not_show(void **state)
                 take(&alone, &p, i);
                 struct result r = run(&alone, &sets[k], 2);
                 const struct dt_attention *a = &p.a;
-                struct result part = {all.o + p.q_start[i] * a->H * a->D, unset((size_t)(a->H * alone.q_rows)),
-                                      all.dq + p.q_start[i] * a->ldd, all.dk + p.k_start[i] * a->ldd,
-                                      all.dv + p.k_start[i] * a->ldd};
+                struct result part = {
+                    all.o + p.q_start[i] * a->H * a->D, unset((size_t)(a->H * alone.q_rows)),
+                    all.dq + p.q_start[i] * a->ldd, all.dk + p.k_start[i] * a->ldd,
+                    all.dv + p.k_start[i] * a->ldd};
                 for (int64_t h = 0; h < a->H; h++)
                     memcpy(part.lse + h * alone.q_rows, all.lse + h * p.q_rows + p.q_start[i],
                            (size_t)alone.q_rows * sizeof(float));
@@ -408,8 +426,8 @@ static void test_packing_does_not_show(void **state)
         }
 }
 
-/* The last row alone, against a cache of all keys, has the bits of the whole forward; and a row does not
- * change with the tokens after it. */
+/* The last row alone, against a cache of all keys, has the bits of the whole forward; and a row
+ * does not change with the tokens after it. */
 static void test_other_rows_do_not_show(void **state)
 {
     (void)state;
@@ -479,7 +497,8 @@ static void test_scratch_is_linear(void **state)
 {
     (void)state;
     dt_ops_set_threads(2);
-    size_t few = dt_attention_work_bytes(12, 12, 64, 1024), many = dt_attention_work_bytes(12, 12, 64, 16384);
+    size_t few = dt_attention_work_bytes(12, 12, 64, 1024),
+           many = dt_attention_work_bytes(12, 12, 64, 16384);
     assert_true(many <= 16 * few);
     assert_true(many <= (size_t)16384 * 12 * 64 * sizeof(float) / 16); /* small beside q itself */
 }
@@ -487,10 +506,14 @@ static void test_scratch_is_linear(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference_against_naive), cmocka_unit_test(test_sets_against_reference),
-        cmocka_unit_test(test_threads_do_not_show),     cmocka_unit_test(test_packing_does_not_show),
-        cmocka_unit_test(test_other_rows_do_not_show),  cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_nan_spreads),             cmocka_unit_test(test_scratch_is_linear),
+        cmocka_unit_test(test_reference_against_naive),
+        cmocka_unit_test(test_sets_against_reference),
+        cmocka_unit_test(test_threads_do_not_show),
+        cmocka_unit_test(test_packing_does_not_show),
+        cmocka_unit_test(test_other_rows_do_not_show),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_nan_spreads),
+        cmocka_unit_test(test_scratch_is_linear),
     };
     return cmocka_run_group_tests(tests, find_sets, NULL);
 }

@@ -1,6 +1,6 @@
-/* The matrix multiplication of every kernel set that runs here: against the reference, which is itself held
- * to a naive double sum; that nothing outside the operands is read (exact allocations under ASan) or
- * written (guards between rows); and that an element's bits depend on K alone. */
+/* The matrix multiplication of every kernel set that runs here: against the reference, which is
+ * itself held to a naive double sum; that nothing outside the operands is read (exact allocations
+ * under ASan) or written (guards between rows); and that an element's bits depend on K alone. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -46,7 +46,8 @@ static float from_bf16(uint16_t h)
     return f;
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------- */
+/* ---- Cases -------------------------------------------------------------------------------------
+ */
 
 struct test_case {
     struct dt_gemm g;
@@ -178,8 +179,9 @@ static double element(const struct dt_gemm *g, const struct dt_mat *m, int64_t r
     return g->compute == DT_BF16 ? from_bf16(to_bf16(x)) : x;
 }
 
-/* Against the naive sum in double. A chain of K fp32 multiply-adds, in any order, and the additions after it
- * are off by at most (K + 3) u Σ|terms| (u = 2^-24, first order); a bf16 result by half a unit, 2^-9, more. */
+/* Against the naive sum in double. A chain of K fp32 multiply-adds, in any order, and the additions
+ * after it are off by at most (K + 3) u Σ|terms| (u = 2^-24, first order); a bf16 result by half a
+ * unit, 2^-9, more. */
 static void check_values(const struct test_case *t, const void *c, const char *name)
 {
     const struct dt_gemm *g = &t->g;
@@ -201,17 +203,19 @@ static void check_values(const struct test_case *t, const void *c, const char *n
             }
             int64_t at = i * g->ldc + j;
             double got = g->c ? ((const float *)c)[at] : from_bf16(((const uint16_t *)c)[at]);
-            double bound = ((double)g->K + 4) * 0x1p-24 * size + (g->c ? 0 : 0x1p-8 * fabs(sum)) + 1e-37;
+            double bound =
+                ((double)g->K + 4) * 0x1p-24 * size + (g->c ? 0 : 0x1p-8 * fabs(sum)) + 1e-37;
             if (!(fabs(got - sum) <= bound))
-                fail_msg("%s: M %lld N %lld K %lld, element %lld %lld: %.9g, expected %.9g +- %.3g", name,
-                         (long long)g->M, (long long)g->N, (long long)g->K, (long long)i, (long long)j, got,
-                         sum, bound);
+                fail_msg("%s: M %lld N %lld K %lld, element %lld %lld: %.9g, expected %.9g +- %.3g",
+                         name, (long long)g->M, (long long)g->N, (long long)g->K, (long long)i,
+                         (long long)j, got, sum, bound);
         }
 }
 
 static int64_t draw_size(void)
 {
-    static const int64_t edges[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 63, 65, 95, 97, 130};
+    static const int64_t edges[] = {1,  2,  3,  7,  8,  9,  15, 16, 17, 31,
+                                    33, 47, 48, 49, 63, 65, 95, 97, 130};
     return draw(3) ? edges[draw(sizeof edges / sizeof *edges)] : 1 + draw(100);
 }
 
@@ -243,7 +247,8 @@ static void test_values(void **state)
 /* Shapes that pass through the shared buffer in slabs, on either side */
 static void test_slabs(void **state)
 {
-    static const int64_t shapes[][3] = {{1100, 9, 5}, {2100, 50, 33}, {9, 1100, 5}, {50, 2100, 33}, {1030, 1030, 3}};
+    static const int64_t shapes[][3] = {
+        {1100, 9, 5}, {2100, 50, 33}, {9, 1100, 5}, {50, 2100, 33}, {1030, 1030, 3}};
     (void)state;
     dt_ops_set_threads(2);
     for (int i = 0; i < 5; i++)
@@ -261,11 +266,12 @@ static void test_slabs(void **state)
         }
 }
 
-/* ---- Bits -------------------------------------------------------------------------------------- */
+/* ---- Bits --------------------------------------------------------------------------------------
+ */
 
 /* The part [i, i + M) x [j, j + N) of a case, computed alone, has the bits it has in the whole. */
-static void check_part(const struct test_case *t, const struct dt_kernels *k, const void *whole, int64_t i,
-                       int64_t j, int64_t M, int64_t N)
+static void check_part(const struct test_case *t, const struct dt_kernels *k, const void *whole,
+                       int64_t i, int64_t j, int64_t M, int64_t N)
 {
     struct dt_gemm g = t->g;
     size_t size = g.c ? 4 : 2;
@@ -286,7 +292,8 @@ static void check_part(const struct test_case *t, const struct dt_kernels *k, co
     k->gemm(&g);
     for (int64_t r = 0; r < M; r++)
         assert_memory_equal(c + (size_t)(r * N) * size,
-                            (const char *)whole + (size_t)((i + r) * t->g.ldc + j) * size, (size_t)N * size);
+                            (const char *)whole + (size_t)((i + r) * t->g.ldc + j) * size,
+                            (size_t)N * size);
     free(c);
 }
 
@@ -400,8 +407,8 @@ static void test_peak(void **state)
 {
     (void)state;
     dt_ops_set_threads(1);
-    /* one scalar multiply-add every few nanoseconds is the least any machine does; 10 TFLOP/s a core would
-     * mean that the loop was optimised away */
+    /* one scalar multiply-add every few nanoseconds is the least any machine does; 10 TFLOP/s a
+     * core would mean that the loop was optimised away */
     for (int i = 0; i < 2; i++) {
         double gflops = dt_ops_peak_gflops(i ? DT_BF16 : DT_F32, 0.02);
         assert_true(gflops > 0.1 && gflops < 10000);
@@ -411,7 +418,7 @@ static void test_peak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_slabs),  cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_slabs),  cmocka_unit_test(test_bits),
         cmocka_unit_test(test_no_leak), cmocka_unit_test(test_nested), cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

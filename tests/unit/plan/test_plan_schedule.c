@@ -17,12 +17,14 @@ static const char tiny[] = "{\"model_type\":\"llama\",\"hidden_size\":16,\"num_h
                            "\"num_attention_heads\":2,\"intermediate_size\":32,\"vocab_size\":64,"
                            "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5}";
 
-static void plan_of(struct dt_arch **arch, bool recompute, int64_t tokens, int64_t frozen_below, struct dt_plan *p)
+static void plan_of(struct dt_arch **arch, bool recompute, int64_t tokens, int64_t frozen_below,
+                    struct dt_plan *p)
 {
     assert_int_equal(dt_arch_parse(tiny, sizeof tiny - 1, "tiny", arch), 0);
     bool *trainable = calloc((size_t)(*arch)->tensor_count, 1);
     for (int64_t i = 0; i < (*arch)->tensor_count; i++)
-        trainable[i] = (*arch)->tensors[i].segment == DT_SEG_HEAD || (*arch)->tensors[i].layer >= frozen_below;
+        trainable[i] =
+            (*arch)->tensors[i].segment == DT_SEG_HEAD || (*arch)->tensors[i].layer >= frozen_below;
     dt_plan_single(*arch, trainable, recompute, tokens, p);
     free(trainable);
 }
@@ -39,7 +41,8 @@ static void test_dispatch(void **state)
         int64_t length[200], n = 0, total = 0;
         while (n < 200 && total < 1000)
             total += length[n++] =
-                1 + (int64_t)dt_rng_below((struct dt_rng_key){.seed = 3, .purpose = 98}, draw++, 64);
+                1 +
+                (int64_t)dt_rng_below((struct dt_rng_key){.seed = 3, .purpose = 98}, draw++, 64);
         assert_int_equal(dt_dispatch_new(&p, total, &d), 0);
         assert_int_equal(dt_dispatch_fill(&d, &p, length, n), 0);
         int64_t i = 0;
@@ -80,8 +83,9 @@ static void check_list(const struct dt_plan *p, int64_t microbatches, int64_t lo
     bool updated = false;
     for (int64_t i = 0; i < s.count; i++) {
         const struct dt_instruction *x = &s.list[i];
-        int64_t id = x->segment == DT_SEG_EMBED ? 0 : x->segment == DT_SEG_HEAD ? 2 * L + 1
-                                                                              : 1 + 2 * x->layer + (x->segment == DT_SEG_MLP);
+        int64_t id = x->segment == DT_SEG_EMBED  ? 0
+                     : x->segment == DT_SEG_HEAD ? 2 * L + 1
+                                                 : 1 + 2 * x->layer + (x->segment == DT_SEG_MLP);
         assert_false(updated);
         switch (x->op) {
         case DT_OP_FORWARD:
@@ -138,6 +142,7 @@ static void test_schedule(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dispatch), cmocka_unit_test(test_schedule)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dispatch),
+                                       cmocka_unit_test(test_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

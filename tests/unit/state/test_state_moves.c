@@ -1,5 +1,5 @@
-/* The state on one worker: home and compute kept apart give the bits of home and compute being one; save and load
- * are inverse; frozen tensors keep the type they came in. */
+/* The state on one worker: home and compute kept apart give the bits of home and compute being one;
+ * save and load are inverse; frozen tensors keep the type they came in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":40,\"num_hidden_layers\":2,"
-                             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":72,"
-                             "\"vocab_size\":90,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,"
-                             "\"tie_word_embeddings\":false}";
+static const char config[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":40,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":72,"
+    "\"vocab_size\":90,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,"
+    "\"tie_word_embeddings\":false}";
 
 static struct dt_arch *arch;
 static char dir[256];
@@ -53,7 +54,8 @@ static void test_block_is_one_thing(void **state)
     dt_state_close(&s);
 }
 
-/* Gather brings every weight to the model's addresses, reduce brings every gradient home, segment by segment. */
+/* Gather brings every weight to the model's addresses, reduce brings every gradient home, segment
+ * by segment. */
 static void test_apart_and_together(void **state)
 {
     (void)state;
@@ -121,7 +123,8 @@ static void test_save_and_load(void **state)
         assert_int_equal(dt_state_open(arch, &o, &a), 0);
         assert_int_equal(dt_state_open(arch, &o, &b), 0);
         dt_state_init(&a, 9);
-        for (int64_t i = 0; frozen && i < arch->tensor_count; i += 3) { /* frozen ones came as bf16 */
+        for (int64_t i = 0; frozen && i < arch->tensor_count;
+             i += 3) { /* frozen ones came as bf16 */
             a.frozen_dtype[i] = DT_BF16;
             for (int64_t k = 0; k < arch->tensors[i].rows * arch->tensors[i].cols; k++)
                 a.frozen[i][k] = (float)(k % 5) * 0.5f;
@@ -138,7 +141,8 @@ static void test_save_and_load(void **state)
         for (int64_t i = 0; i < arch->tensor_count; i++)
             if (!trainable[i]) {
                 assert_memory_equal(a.frozen[i], b.frozen[i],
-                                    (size_t)(arch->tensors[i].rows * arch->tensors[i].cols) * sizeof(float));
+                                    (size_t)(arch->tensors[i].rows * arch->tensors[i].cols) *
+                                        sizeof(float));
                 assert_int_equal(dt_tensors_find(&c.model, arch->tensors[i].name)->dtype, DT_BF16);
             }
         dt_checkpoint_close(&c);

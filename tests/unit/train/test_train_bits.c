@@ -1,5 +1,6 @@
-/* Same bits: any number of threads, stop and resume, recomputation; another kernel set may differ, but trains
- * the same model. What is compared are the files of the last checkpoint, weights and both moments. */
+/* Same bits: any number of threads, stop and resume, recomputation; another kernel set may differ,
+ * but trains the same model. What is compared are the files of the last checkpoint, weights and
+ * both moments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +10,9 @@
 
 #include "program.h"
 
-#define SAME_FILES                                                                                \
-    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; do " \
+#define SAME_FILES                                                                                 \
+    "for f in model.safetensors optimizer/exp_avg.safetensors optimizer/exp_avg_sq.safetensors; "  \
+    "do "                                                                                          \
     "cmp %s/checkpoints/step-00000020/$f %s/checkpoints/step-00000020/$f || exit 1; done"
 
 static void expect_same(const char *a, const char *b)
@@ -23,7 +25,8 @@ static int open_run(void **state)
     (void)state;
     program_open("bits");
     program_tiny_run();
-    return program_run("$D train run.yaml --output=one") == 0 ? 0 : (fputs(program_out, stderr), -1);
+    return program_run("$D train run.yaml --output=one") == 0 ? 0
+                                                              : (fputs(program_out, stderr), -1);
 }
 
 static int close_run(void **state)
@@ -45,8 +48,10 @@ static void test_threads(void **state)
 static void test_resume(void **state)
 {
     (void)state;
-    /* The schedule knows 20 steps from the start; the run is stopped by losing what came after step 10. */
-    program_expect(0, "cp -r one half && rm -r half/checkpoints/step-00000020 && $D train run.yaml --output=half");
+    /* The schedule knows 20 steps from the start; the run is stopped by losing what came after
+     * step 10. */
+    program_expect(0, "cp -r one half && rm -r half/checkpoints/step-00000020 && $D train run.yaml "
+                      "--output=half");
     assert_non_null(strstr(program_out, "going on from"));
     expect_same("one", "half");
 }
@@ -62,7 +67,9 @@ static void test_bfloat16(void **state)
 {
     (void)state;
     program_expect(0, "$D train run.yaml --output=b1 --train.dtype=bfloat16");
-    program_expect(0, "$D train run.yaml --output=b2 --train.dtype=bfloat16 --threads=3 --train.recompute=block");
+    program_expect(
+        0,
+        "$D train run.yaml --output=b2 --train.dtype=bfloat16 --threads=3 --train.recompute=block");
     expect_same("b1", "b2");
     program_expect(1, SAME_FILES, "b1", "one"); /* and this comparison can fail */
 }
@@ -78,9 +85,12 @@ static void test_forced_sets(void **state)
             continue; /* this CPU lacks it, and the message names it */
         assert_int_equal(code, 0);
         program_expect(0,
-                       "a=$(grep eval_loss one/metrics.jsonl | tail -n 1 | sed 's/.*eval_loss\":\\([0-9.]*\\).*/\\1/');"
-                       "b=$(grep eval_loss set-%s/metrics.jsonl | tail -n 1 | sed 's/.*eval_loss\":\\([0-9.]*\\).*/\\1/');"
-                       "awk -v a=$a -v b=$b 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * a && -d < 1e-4 * a) }'",
+                       "a=$(grep eval_loss one/metrics.jsonl | tail -n 1 | sed "
+                       "'s/.*eval_loss\":\\([0-9.]*\\).*/\\1/');"
+                       "b=$(grep eval_loss set-%s/metrics.jsonl | tail -n 1 | sed "
+                       "'s/.*eval_loss\":\\([0-9.]*\\).*/\\1/');"
+                       "awk -v a=$a -v b=$b 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 * a && -d "
+                       "< 1e-4 * a) }'",
                        sets[i]);
     }
 }
@@ -88,8 +98,9 @@ static void test_forced_sets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_resume),      cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_bfloat16), cmocka_unit_test(test_forced_sets),
+        cmocka_unit_test(test_threads),     cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_recompute),   cmocka_unit_test(test_bfloat16),
+        cmocka_unit_test(test_forced_sets),
     };
     return cmocka_run_group_tests(tests, open_run, close_run);
 }

@@ -19,8 +19,8 @@
 
 #define MODELS DT_TEST_DIR "/golden/models"
 #define LOGITS_TOLERANCE 5e-6
-#define GRADIENT_TOLERANCE 5e-6  /* of the tensor's own gradient ... */
-#define GLOBAL_TOLERANCE 1e-6    /* ... plus this much of the global one */
+#define GRADIENT_TOLERANCE 5e-6 /* of the tensor's own gradient ... */
+#define GLOBAL_TOLERANCE 1e-6   /* ... plus this much of the global one */
 #define LOSS_TOLERANCE 1e-6
 #define STEP_LOSS_TOLERANCE 1e-5 /* over ten steps, as the weights' */
 

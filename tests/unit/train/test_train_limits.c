@@ -25,8 +25,8 @@ static int close_run(void **state)
     return 0;
 }
 
-/* Beyond the positions of the model the table of learned ones ends, and dynamic RoPE would stretch every
- * sequence by the longest one. */
+/* Beyond the positions of the model the table of learned ones ends, and dynamic RoPE would stretch
+ * every sequence by the longest one. */
 static void test_eval_stays_within_positions(void **state)
 {
     (void)state;
@@ -37,10 +37,10 @@ static void test_eval_stays_within_positions(void **state)
     program_expect(0, "i=0; r=1; while [ $i -lt 120 ]; do r=$r,$((i %% 50)); i=$((i + 1)); done; "
                       "echo \"{\\\"input_ids\\\": [$r]}\" > ids.jsonl");
     for (size_t i = 0; i < sizeof bounded / sizeof *bounded; i++) {
-        program_expect(0, "$D eval " MODELS "/%s --data ids.jsonl --max-length %d", bounded[i].model,
-                       bounded[i].positions);
-        program_expect(2, "$D eval " MODELS "/%s --data ids.jsonl --max-length %d", bounded[i].model,
-                       bounded[i].positions + 1);
+        program_expect(0, "$D eval " MODELS "/%s --data ids.jsonl --max-length %d",
+                       bounded[i].model, bounded[i].positions);
+        program_expect(2, "$D eval " MODELS "/%s --data ids.jsonl --max-length %d",
+                       bounded[i].model, bounded[i].positions + 1);
         assert_non_null(strstr(program_out, "positions; give at most that"));
     }
     program_expect(0, "$D eval " MODELS "/llama_default --data ids.jsonl --max-length 97");
@@ -61,10 +61,13 @@ static void test_nan_weights(void **state)
 {
     (void)state;
     /* Every byte behind the header becomes 0xff, which is NaN in every dtype. */
-    program_expect(0, "mkdir -p nan && cp " MODELS "/llama_default/config.json nan && "
-                      "f=" MODELS "/llama_default/model.safetensors && n=$(od -An -t u8 -N 8 $f | tr -d ' ') && "
-                      "all=$(stat -c %%s $f) && { head -c $((n + 8)) $f; head -c $((all - n - 8)) /dev/zero | tr '\\0' '\\377'; "
-                      "} > nan/model.safetensors && echo '{\"input_ids\": [1, 2, 3]}' > three.jsonl");
+    program_expect(0,
+                   "mkdir -p nan && cp " MODELS "/llama_default/config.json nan && "
+                   "f=" MODELS
+                   "/llama_default/model.safetensors && n=$(od -An -t u8 -N 8 $f | tr -d ' ') && "
+                   "all=$(stat -c %%s $f) && { head -c $((n + 8)) $f; head -c $((all - n - 8)) "
+                   "/dev/zero | tr '\\0' '\\377'; "
+                   "} > nan/model.safetensors && echo '{\"input_ids\": [1, 2, 3]}' > three.jsonl");
     program_expect(0, "$D eval nan --data three.jsonl --json");
     assert_non_null(strstr(program_out, "\"loss\": null"));
     program_expect(1, "$D generate nan --ids 1,2 --print-ids");

@@ -23,14 +23,17 @@ static void test_without_avx(void **state)
         print_message("skipped: no qemu-x86_64 (Debian: qemu-user)\n");
         skip();
     }
-    int code = program_run("qemu-x86_64 -cpu qemu64 $D train run.yaml --train.steps=3 --eval.every=0");
+    int code =
+        program_run("qemu-x86_64 -cpu qemu64 $D train run.yaml --train.steps=3 --eval.every=0");
     if (code != 0)
         fail_msg("exit code %d:\n%s", code, program_out);
     assert_non_null(strstr(program_out, "kernels: portable"));
     assert_non_null(strstr(program_out, "done: 3 steps"));
     /* The same set on this CPU computes the same. */
-    program_expect(0, "$D train run.yaml --train.steps=3 --eval.every=0 --kernels=portable --output=here && "
-                      "cmp out/checkpoints/step-00000003/model.safetensors here/checkpoints/step-00000003/model.safetensors");
+    program_expect(
+        0, "$D train run.yaml --train.steps=3 --eval.every=0 --kernels=portable --output=here && "
+           "cmp out/checkpoints/step-00000003/model.safetensors "
+           "here/checkpoints/step-00000003/model.safetensors");
     program_close();
 }
 

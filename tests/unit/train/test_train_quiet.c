@@ -1,7 +1,9 @@
-/* Inside a step after the second, compute threads allocate nothing and take no page fault, libraries included.
+/* Inside a step after the second, compute threads allocate nothing and take no page fault,
+ * libraries included.
  *
- * malloc and its kin are wrapped in this program (so that calls from libgomp and libc are seen too); the caller of
- * the first allocation inside a step is told. Faults are RUSAGE_THREAD's, of every thread of the team. */
+ * malloc and its kin are wrapped in this program (so that calls from libgomp and libc are seen
+ * too); the caller of the first allocation inside a step is told. Faults are RUSAGE_THREAD's, of
+ * every thread of the team. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,10 +58,11 @@ void *realloc(void *p, size_t n)
 }
 #endif
 
-static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":128,\"num_hidden_layers\":2,"
-                             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":256,"
-                             "\"vocab_size\":1000,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
-                             "\"tie_word_embeddings\":false}";
+static const char config[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":128,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":256,"
+    "\"vocab_size\":1000,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
+    "\"tie_word_embeddings\":false}";
 
 static long team_faults(void)
 {
@@ -99,9 +102,15 @@ static void run_steps(enum dt_dtype compute, bool recompute)
     struct dt_space_decision space[1];
     struct dt_decision d = {.space = space};
     struct dt_state_options so = {.kind = DT_STATE_TRAIN};
-    struct dt_executor_options eo = {.compute = compute, .train = true, .recompute = recompute, .microbatch_tokens = 256,
-                                     .positions = 128, .max_sequences = 8, .max_tokens = 1024};
-    struct dt_optimizer o = {.lr = 1e-3, .steps = 100, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1};
+    struct dt_executor_options eo = {.compute = compute,
+                                     .train = true,
+                                     .recompute = recompute,
+                                     .microbatch_tokens = 256,
+                                     .positions = 128,
+                                     .max_sequences = 8,
+                                     .max_tokens = 1024};
+    struct dt_optimizer o = {
+        .lr = 1e-3, .steps = 100, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1};
     assert_int_equal(dt_arch_parse(config, sizeof config - 1, "tiny", &arch), 0);
     assert_int_equal(dt_state_open(arch, &so, &state), 0);
     dt_state_init(&state, 1);

@@ -52,9 +52,9 @@ static void loss_on_english(void **state)
     (void)state;
     if (!model)
         skip();
-    char *text = run_ductile(scratch, (const char *[]){"eval", model, "--data",
-                                                       GOLDEN "/rows.jsonl.gz", "--json", "--dtype",
-                                                       "float32", NULL});
+    char *text =
+        run_ductile(scratch, (const char *[]){"eval", model, "--data", GOLDEN "/rows.jsonl.gz",
+                                              "--json", "--dtype", "float32", NULL});
     json_t *got = parse(text), *want = golden();
     assert_true(real(got, "tokens") == real(want, "tokens"));
     assert_true(real(got, "sequences") == real(want, "sequences"));
@@ -110,8 +110,7 @@ static void greedy_continuations(void **state)
     json_t *want = golden(), *prompt;
     size_t i;
     assert_int_equal(json_array_size(json_object_get(want, "prompts")), 5);
-    json_array_foreach(json_object_get(want, "prompts"), i, prompt)
-        check_continuation(prompt);
+    json_array_foreach(json_object_get(want, "prompts"), i, prompt) check_continuation(prompt);
     json_decref(want);
 }
 
@@ -123,12 +122,13 @@ static void generates_text(void **state)
         skip();
     json_t *want = golden(), *prompt;
     size_t i;
-    json_array_foreach(json_object_get(want, "prompts"), i, prompt) {
-        char *text = run_ductile(scratch, (const char *[]){
-                                              "generate", model, "--prompt",
-                                              json_string_value(json_object_get(prompt, "text")),
-                                              "--max-new-tokens", "32", "--temperature", "0",
-                                              "--ignore-eos", "--dtype", "float32", NULL});
+    json_array_foreach(json_object_get(want, "prompts"), i, prompt)
+    {
+        char *text = run_ductile(
+            scratch, (const char *[]){"generate", model, "--prompt",
+                                      json_string_value(json_object_get(prompt, "text")),
+                                      "--max-new-tokens", "32", "--temperature", "0",
+                                      "--ignore-eos", "--dtype", "float32", NULL});
         const char *tail = json_string_value(json_object_get(prompt, "continuation_text"));
         if (strncmp(text, tail, strlen(tail)) != 0)
             fail_msg("generated '%s', transformers '%s'", text, tail);
