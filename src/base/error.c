@@ -6,6 +6,14 @@
 
 static _Thread_local struct dt_error_state state;
 
+/* Messages quote files that may hold anything: what would steer a terminal does not get there. */
+static void tame(char *text)
+{
+    for (char *p = text; *p; p++)
+        if (((unsigned char)*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f)
+            *p = '?';
+}
+
 int dt_error_set(int code, const char *file, int line, const char *fmt, ...)
 {
     /* Arguments may point into the old message (a message that quotes another), so format aside. */
@@ -14,6 +22,7 @@ int dt_error_set(int code, const char *file, int line, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    tame(text);
     memcpy(state.message, text, sizeof text);
     state.code = code;
     state.trail[0] = '\0';
@@ -36,6 +45,7 @@ int dt_error_context(int code, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof state.message, fmt, args);
     va_end(args);
+    tame(text);
     strcat(strcat(text, ": "), state.message);
     memcpy(state.message, text, sizeof state.message);
     state.message[sizeof state.message - 1] = '\0';

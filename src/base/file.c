@@ -89,9 +89,9 @@ bool dt_file_is_dir(const char *path)
 static int refuse_other(const char *path, const struct stat *st)
 {
     if (S_ISDIR(st->st_mode))
-        return DT_FAIL(DT_E_IO, "%s is a directory, a file was expected", path);
+        return DT_FAIL(DT_E_DATA, "%s is a directory, a file was expected", path);
     if (!S_ISREG(st->st_mode))
-        return DT_FAIL(DT_E_IO, "%s is not a plain file", path);
+        return DT_FAIL(DT_E_DATA, "%s is not a plain file", path);
     return DT_OK;
 }
 

@@ -33,7 +33,8 @@ static int kind_of(const char *path, enum dt_source_kind *out)
         return DT_OK;
     snprintf(beside, sizeof beside, "%s.idx", path);
     if (!dt_file_exists(beside))
-        return DT_FAIL(DT_E_NOT_FOUND, "%s: no such file, and no corpus of that prefix", path);
+        return DT_FAIL(DT_E_NOT_FOUND, "%s: no such file, and no %s.idx of a corpus", path,
+                       path);
     *out = DT_SOURCE_CORPUS;
     return DT_OK;
 }

@@ -23,7 +23,7 @@ int dt_read_file(const char *path, size_t limit, struct dt_text *out)
             rc = DT_FAIL(DT_E_DATA, "%s: more than %zu bytes", path, limit);
     }
     if (rc == 0 && ferror(f))
-        rc = DT_FAIL(DT_E_IO, "%s: %s", path, strerror(errno));
+        rc = DT_FAIL(errno == EISDIR ? DT_E_DATA : DT_E_IO, "%s: %s", path, strerror(errno));
     fclose(f);
     out->p[out->n] = '\0';
     return rc;

@@ -84,7 +84,7 @@ int dt_state_load_model(struct dt_state *s, const struct dt_tensor_set *set)
         if (i < 0) {
             rc = DT_FAIL(DT_E_MODEL,
                          "%s holds '%s', which a %s model of this config.json does not have",
-                         set->path, from->name, dt_family_name(s->arch->family));
+                         set->files[from->file].path, from->name, dt_family_name(s->arch->family));
             goto done;
         }
         if (seen[i]) {

@@ -109,10 +109,10 @@ static void what_cannot_be_read_is_refused(void **state)
     size_t size;
     struct dt_map map;
     int fd;
-    assert_says(dt_file_read(root, 10, &text, &size), DT_E_IO, "is a directory");
-    assert_says(dt_file_map(root, &map), DT_E_IO, "is a directory");
-    assert_says(dt_file_size(root, &size), DT_E_IO, "is a directory");
-    assert_says(dt_file_read("/dev/zero", 10, &text, &size), DT_E_IO, "not a plain file");
+    assert_says(dt_file_read(root, 10, &text, &size), DT_E_DATA, "is a directory");
+    assert_says(dt_file_map(root, &map), DT_E_DATA, "is a directory");
+    assert_says(dt_file_size(root, &size), DT_E_DATA, "is a directory");
+    assert_says(dt_file_read("/dev/zero", 10, &text, &size), DT_E_DATA, "not a plain file");
     assert_says(dt_file_read(in_root("none"), 10, &text, &size), DT_E_NOT_FOUND,
                 "none: No such file");
     assert_says(dt_dir_list(in_root("none"), &(struct dt_names){0}), DT_E_NOT_FOUND,
