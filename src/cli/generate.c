@@ -178,6 +178,7 @@ static int generate(struct dt_cli *cli, struct speech *s, enum dt_dtype compute)
     DT_TRY(dt_generator_open(&s->session, compute, context, &s->generator));
     DT_TRY(speak(cli, s, most, s->tokenizer == NULL || dt_cli_flag(cli, "print-ids"), &why));
     fputc('\n', stdout);
+    fflush(stdout); /* where both streams go to one file, the text comes first */
     dt_info("stopped after %lld tokens: %s", (long long)s->said.n, why);
     return DT_OK;
 }

@@ -235,7 +235,7 @@ static int check_memory(struct dt_run *r)
     DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, bound_of(r), &e));
     double allowed = (double)dt_memory_allowed(r->config, &what) / 0x1p30;
     dt_info(
-        "memory: %.2f GiB of the %.2f GiB that %s allows (state %.2f, activations %.2f) · %" PRId64
+        "memory: needs %.2f GiB, %.2f GiB allowed by %s (state %.2f, activations %.2f) · %" PRId64
         " of %" PRId64 " parameters train",
         (double)e.total / 0x1p30, allowed, what, (double)e.state / 0x1p30,
         (double)e.activations / 0x1p30, e.trainable, e.parameters);
