@@ -162,7 +162,7 @@ static int bench(const struct setting *s, const char *self)
         flops += 3 * dt_arch_forward_flops(m.arch, s->seq);
     printf("{\"bench\":\"step\",\"model\":\"%s\",\"batch\":%" PRId64 ",\"seq\":%" PRId64
            ",\"threads\":%" PRId64 ",\"dtype\":\"%s\",\"kernels\":\"%s\",\"tokens_per_second\":%."
-                                   "1f,\"step_seconds\":%.4f,\"gflop_per_token\":%.4f,"
+           "1f,\"step_seconds\":%.4f,\"gflop_per_token\":%.4f,"
            "\"peak_gflops\":%.1f,\"limit_fraction\":%.4f,\"max_rss_bytes\":%lld,\"first_loss\":%."
            "4f,\"last_loss\":%.4f",
            s->model, s->batch, s->seq, s->threads, s->dtype, dt_k->name, tokens / best, best,

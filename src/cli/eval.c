@@ -82,6 +82,10 @@ static int print(struct dt_cli *cli, const struct dt_evaluation *r)
 {
     double loss = r->loss / (double)r->tokens;
     double bits = r->bytes > 0 ? r->loss / log(2) / (double)r->bytes : 0;
+    if (!isfinite(loss))
+        dt_warn("the mean loss is %f: the weights of %s hold, or lead to, values that are no "
+                "numbers",
+                loss, cli->arguments[0]);
     if (cli->json) {
         json_t *mean = isfinite(loss) ? json_real(loss) : json_null(); /* JSON has no NaN */
         json_t *o = json_pack("{s:o, s:I, s:I}", "loss", mean, "tokens", (json_int_t)r->tokens,

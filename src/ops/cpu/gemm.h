@@ -9,8 +9,9 @@
 
 #include "ops/ops.h"
 
-#define DT_GEMM_KC_BYTES 4096 /* the most bytes of one row of A, or column of B, in a block of K   \
-                               */
+#define DT_GEMM_KC_BYTES                                                                           \
+    4096 /* the most bytes of one row of A, or column of B, in a block of K                        \
+          */
 
 /* One block: `rows` x `cols` of C, a part of K. */
 struct dt_gemm_block {
