@@ -2,10 +2,19 @@
 #include "cli/model_options.h"
 
 #include "arch/arch.h"
+#include "state/checkpoint.h"
 #include "train/model_files.h"
 #include "train/session.h"
 
 #include <string.h>
+
+/* What is passed on loses its checksums, so they are looked at a last time. */
+static int verify(const char *from)
+{
+    char manifest[DT_PATH];
+    DT_TRY(dt_path_join(manifest, from, "manifest.json"));
+    return dt_file_exists(manifest) ? dt_checkpoint_verify_model(from) : DT_OK;
+}
 
 static int run(struct dt_cli *cli)
 {
@@ -18,6 +27,7 @@ static int run(struct dt_cli *cli)
     DT_TRY(dt_model_directory(cli->arguments[0], from));
     DT_TRY(dt_arch_load(from, &arch)); /* what this program cannot read it does not pass on */
     dt_arch_free(arch);
+    DT_TRY(verify(from));
     DT_TRY(dt_model_export(from, cli->arguments[1], bf16 ? DT_BF16 : DT_F32));
     dt_info("wrote %s in %s", cli->arguments[1], dt_cli_string(cli, "dtype"));
     return DT_OK;

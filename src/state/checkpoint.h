@@ -90,6 +90,8 @@ int dt_checkpoint_dir(char out[DT_PATH], const char *path);
 
 /* Every checksum of one checkpoint. DT_E_CHECKPOINT with the first bad file and range. */
 int dt_checkpoint_verify(const char *path);
+/* The same without the optimizer's files: enough for who takes only the model. */
+int dt_checkpoint_verify_model(const char *path);
 
 /* The newest checkpoint whose checksums all hold; falls back to older ones and warns of each that
  * does not. *step -1 and path "" when there are none at all. DT_E_CHECKPOINT when there are some
