@@ -31,7 +31,7 @@ for name; do
     [ -f "$here/dict" ] && dict=-dict=$here/dict
     began=$(date +%s)
     # shellcheck disable=SC2086
-    if "$build/fuzz_$name" -runs="$runs" -max_len=8192 -timeout=20 -rss_limit_mb=4096 \
+    if "$build/fuzz_$name" -runs="$runs" -max_len=8192 -timeout=120 -rss_limit_mb=4096 \
         -artifact_prefix="$build/crash-$name-" -print_final_stats=1 $dict \
         "$build/corpus/$name" $seeds >"$log" 2>&1; then
         verdict=clean
