@@ -22,16 +22,14 @@ for name; do
     for directory in "$root/tests/fuzz/$name/seeds" "$found/corpus/$name"; do
         [ -d "$directory" ] && inputs="$inputs $directory"
     done
-    files=$(sed -n 's/.*covers: *//p' "$root/tests/fuzz/fuzz_$name.c")
+    files=$(sed -n 's/.*covers: *//p' "$root/tests/fuzz/fuzz_$name.c" | sed 's/\*\///')
     # shellcheck disable=SC2086
     LLVM_PROFILE_FILE=$build/$name.profraw "$build/fuzz_$name" -runs=0 $inputs >"$build/$name.log" 2>&1
     "$profdata" merge -sparse "$build/$name.profraw" -o "$build/$name.profdata"
     echo "$name:"
     for file in $files; do
-        "$cov" export -summary-only -instr-profile="$build/$name.profdata" "$build/fuzz_$name" "$root/$file" |
-            sed -n 's/.*"totals":{.*"lines":{"count":\([0-9]*\),"covered":\([0-9]*\),"percent":\([0-9.]*\).*/\1 \2 \3/p' |
-            while read -r count covered percent; do
-                printf '  %-34s %4d of %4d lines  %5.1f %%\n' "$file" "$covered" "$count" "$percent"
-            done
+        "$cov" report -instr-profile="$build/$name.profdata" "$build/fuzz_$name" "$root/$file" |
+            awk -v file="$file" '$1 == "TOTAL" {
+                printf "  %-34s %4d of %4d lines  %5.1f %%\n", file, $8 - $9, $8, 100 * ($8 - $9) / $8 }'
     done
 done
