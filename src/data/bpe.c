@@ -415,7 +415,8 @@ int dt_bpe_word(struct dt_encoder *e, const char *p, size_t n)
         return dt_ids_append(e->out, e->cache->ids.p + s->ids, s->count);
     int64_t from = e->out->n;
     DT_TRY(encode_word(e, p, n));
-    if (e->out->n - from > UINT16_MAX)
+    int64_t count = e->out->n - from;
+    if (count == 0 || count > UINT16_MAX) /* nothing to keep, or more than a slot counts */
         return 0;
-    return cache_put(e->cache, hash, p, n, e->out->p + from, e->out->n - from);
+    return cache_put(e->cache, hash, p, n, e->out->p + from, count);
 }
