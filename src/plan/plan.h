@@ -76,6 +76,5 @@ void dt_schedule_free(struct dt_schedule *s);
 /* A training step, or (train = false) forward and loss only. */
 void dt_schedule_fill(struct dt_schedule *s, const struct dt_plan *p, int64_t microbatches,
                       bool train);
-const char *dt_op_name(enum dt_op op);
 
 #endif

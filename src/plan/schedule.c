@@ -90,10 +90,3 @@ void dt_schedule_fill(struct dt_schedule *s, const struct dt_plan *p, int64_t mi
     push(s, DT_OP_DECIDE, DT_SEG_HEAD, -1, -1);
     push(s, DT_OP_UPDATE, DT_SEG_HEAD, -1, -1);
 }
-
-const char *dt_op_name(enum dt_op op)
-{
-    static const char *const name[] = {"gather", "forward", "loss",   "backward",
-                                       "reduce", "vote",    "decide", "update"};
-    return name[op];
-}

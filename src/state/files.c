@@ -254,16 +254,3 @@ int dt_state_save(const struct dt_state *s, struct dt_checkpoint_writer *w)
     DT_TRY(save_file(s, w, "optimizer", "exp_avg"));
     return save_file(s, w, "optimizer", "exp_avg_sq");
 }
-
-int dt_state_save_bytes(const struct dt_state *s, size_t *bytes)
-{
-    struct dt_tensor_plan plan;
-    *bytes = 0;
-    for (int i = 0; i < 2; i++) {
-        DT_TRY(plan_file(s, i == 0, i == 0 ? "model" : "exp_avg", &plan));
-        for (size_t f = 0; f < plan.file_count; f++)
-            *bytes += plan.files[f].size * (i == 0 ? 1 : 2);
-        dt_tensor_plan_free(&plan);
-    }
-    return DT_OK;
-}

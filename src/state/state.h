@@ -71,8 +71,6 @@ int dt_state_load_model(struct dt_state *s, const struct dt_tensor_set *set);
 int dt_state_load_checkpoint(struct dt_state *s, const struct dt_checkpoint *c);
 /* model.safetensors and optimizer/ into an open save: a move from home to the files. */
 int dt_state_save(const struct dt_state *s, struct dt_checkpoint_writer *w);
-/* Bytes of a save's data files. */
-int dt_state_save_bytes(const struct dt_state *s, size_t *bytes);
 
 /* Moves of one segment's tensors (the bucket). */
 void dt_state_gather(struct dt_state *s, enum dt_segment_kind segment, int64_t layer);
