@@ -128,7 +128,7 @@ enum { PASSES = sizeof passes / sizeof *passes };
 static void reset(const struct buffers *x)
 {
     const int64_t drawn = 1024 * COLS; /* a million values, again and again */
-    dt_k->fill_normal(x->a, drawn, 1, 1, 1);
+    dt_k->fill_normal(x->a, drawn, 0, 1, 1, 1);
     for (int64_t at = 0; at < x->n; at += drawn) {
         if (at)
             dt_k->copy(x->a + at, DT_F32, drawn, x->a, DT_F32, drawn, 1, drawn);

@@ -22,7 +22,7 @@
 
 double dt_sum(const double *x, int64_t n);
 void dt_zero(void *p, size_t bytes);
-void dt_fill_normal(float *p, int64_t n, uint64_t seed, uint64_t tensor, float std);
+void dt_fill_normal(float *p, int64_t n, int64_t first, uint64_t seed, uint64_t tensor, float std);
 void dt_fill(float *p, int64_t n, float value);
 
 #define DECLARE(set, gemm_text)                                                                    \
@@ -51,7 +51,14 @@ void dt_fill(float *p, int64_t n, float value);
                        enum dt_dtype src_type, int64_t lds, int64_t rows, int64_t cols);           \
     void dt_adamw_##set(float *w, float *m, float *v, const float *grad, int64_t n,                \
                         const struct dt_adamw *p);                                                 \
-    bool dt_block_norms_##set(const float *g, int64_t n, int scale_log2, struct dt_u128 *sum);
+    bool dt_block_norms_##set(const float *g, int64_t n, int scale_log2, struct dt_u128 *sum);     \
+    void dt_fixed_add_##set(int64_t *acc, int64_t lda, const float *g, int64_t ldg, int64_t rows,  \
+                            int64_t cols, int scale, int limit_log2, int *flags);                  \
+    void dt_fixed_sum_##set(int64_t *acc, const int64_t *x, int64_t n);                            \
+    void dt_fixed_get_##set(float *g, const int64_t *acc, int64_t n, int scale, double divide);    \
+    void dt_embed_backward_fixed_##set(int64_t *dE, int64_t *dP, const float *dx,                  \
+                                       const int32_t *id, const int32_t *position, int64_t T,      \
+                                       int64_t C, int scale, int limit_log2, int *flags);
 SETS(DECLARE)
 
 #define TABLE(set, gemm_text)                                                                      \
@@ -78,6 +85,10 @@ SETS(DECLARE)
         .fill = dt_fill,                                                                           \
         .adamw = dt_adamw_##set,                                                                   \
         .block_norms = dt_block_norms_##set,                                                       \
+        .fixed_add = dt_fixed_add_##set,                                                           \
+        .fixed_sum = dt_fixed_sum_##set,                                                           \
+        .fixed_get = dt_fixed_get_##set,                                                           \
+        .embed_backward_fixed = dt_embed_backward_fixed_##set,                                     \
     };
 SETS(TABLE)
 

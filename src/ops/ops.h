@@ -7,8 +7,9 @@
  * bits in every set; GEMM and attention bits are claimed per set.
  *
  * Every function is called from one thread and opens the OpenMP team itself (one team for
- * everything, dt_ops_set_threads). Results do not depend on the size of the team. Nothing here
- * allocates: scratch comes from the caller, its size from the functions beside the operation.
+ * everything, dt_ops_set_threads; dt_ops_serial keeps a second thread away from it). Results do not
+ * depend on the size of the team. Nothing here allocates: scratch comes from the caller, its size
+ * from the functions beside the operation.
  *
  * Letters: T tokens (rows), C width, H heads, K kv heads, D head size, F feed-forward width,
  * V vocabulary. Matrices are row-major; `ld` counts elements between rows.
@@ -119,6 +120,9 @@ struct dt_u128 {
     uint64_t lo, hi;
 }; /* fixed point, quantum 2^-80 */
 
+/* What may be wrong with a fixed-point addend. */
+enum { DT_FIXED_NONFINITE = 1, DT_FIXED_OVERFLOW = 2 };
+
 struct dt_kernels {
     const char *name;
     const char *gemm_name; /* for banners: what multiplies fp32 and bf16 here */
@@ -172,8 +176,10 @@ struct dt_kernels {
     void (*copy)(void *dst, enum dt_dtype dst_type, int64_t ldd, const void *src,
                  enum dt_dtype src_type, int64_t lds, int64_t rows, int64_t cols);
     void (*zero)(void *p, size_t bytes);
-    /* p[i] = normal(key, i) * std, or value when std == 0. */
-    void (*fill_normal)(float *p, int64_t n, uint64_t seed, uint64_t tensor, float std);
+    /* p[i] = normal(key, first + i) * std: elements [first, first + n) of a tensor have the bits
+     * that filling it whole gives them. Zeros when std == 0. */
+    void (*fill_normal)(float *p, int64_t n, int64_t first, uint64_t seed, uint64_t tensor,
+                        float std);
     void (*fill)(float *p, int64_t n, float value);
 
     /* AdamW (Loshchilov & Hutter 2019; decoupled decay), all fp32, in this order of operations, no
@@ -189,6 +195,24 @@ struct dt_kernels {
      * *sum. Returns false when a block's value is not finite or out of range (docs/numerics.md).
      * Parallel; order does not matter. */
     bool (*block_norms)(const float *g, int64_t n, int scale_log2, struct dt_u128 *sum);
+
+    /* ---- `reduction: exact`: gradients as 64-bit fixed point of quantum 2^-scale ----
+     *
+     * An addend g becomes a = rint(ldexp(g, scale)) and is added modulo 2^64. *flags gains
+     * DT_FIXED_NONFINITE where g is not finite, else DT_FIXED_OVERFLOW where |a| >= 2^limit_log2;
+     * such an addend counts as 0. |scale| <= 126, 1 <= limit_log2 <= 62. */
+
+    /* acc += the addends g, over a [rows, cols] box */
+    void (*fixed_add)(int64_t *acc, int64_t lda, const float *g, int64_t ldg, int64_t rows,
+                      int64_t cols, int scale, int limit_log2, int *flags);
+    /* acc[i] += x[i], modulo 2^64 */
+    void (*fixed_sum)(int64_t *acc, const int64_t *x, int64_t n);
+    /* g[i] = acc[i] · 2^-scale / divide, in double and rounded once to float */
+    void (*fixed_get)(float *g, const int64_t *acc, int64_t n, int scale, double divide);
+    /* embed_backward with one addend a token: dE[id[t]] += dx[t], dP[position[t]] += dx[t] */
+    void (*embed_backward_fixed)(int64_t *dE, int64_t *dP, const float *dx, const int32_t *id,
+                                 const int32_t *position, int64_t T, int64_t C, int scale,
+                                 int limit_log2, int *flags);
 };
 
 /* The set in use. Select before the first kernel runs; not thread-safe. */
@@ -198,7 +222,10 @@ extern const struct dt_kernels *dt_k;
 int dt_kernels_select(const char *name);
 const struct dt_kernels *dt_kernels_find(const char *name); /* NULL: unknown or not runnable here */
 void dt_ops_set_threads(int threads); /* size of the one OpenMP team; opens it */
-int dt_ops_threads(void);
+int dt_ops_threads(void);             /* of the calling thread: 1 while it is serial */
+/* While on, kernels that the calling thread calls run on it alone and leave the team to others. The
+ * communication thread adds gradients so while the team computes. */
+void dt_ops_serial(bool on);
 
 /* Measured peak of this machine in GFLOP/s with the current team: registers only, 512-bit (or the
  * widest here) FMA (DT_F32), or the better of that and the bf16 dot product (DT_BF16). Takes

@@ -32,6 +32,7 @@ struct fill {
     float *p;
     struct dt_rng_key key;
     float value; /* or the standard deviation */
+    int64_t first;
 };
 
 static void fill_range(int64_t begin, int64_t end, const void *arg)
@@ -51,10 +52,10 @@ static void fill_normal_range(int64_t begin, int64_t end, const void *arg)
 {
     const struct fill *f = arg;
     for (int64_t i = begin; i < end; i++)
-        f->p[i] = dt_rng_normal(f->key, (uint64_t)i) * f->value;
+        f->p[i] = dt_rng_normal(f->key, (uint64_t)(f->first + i)) * f->value;
 }
 
-void dt_fill_normal(float *p, int64_t n, uint64_t seed, uint64_t tensor, float std)
+void dt_fill_normal(float *p, int64_t n, int64_t first, uint64_t seed, uint64_t tensor, float std)
 {
     if (std == 0) { /* not normal * 0, which would leave negative zeros */
         dt_fill(p, n, 0);
@@ -64,6 +65,7 @@ void dt_fill_normal(float *p, int64_t n, uint64_t seed, uint64_t tensor, float s
         .p = p,
         .key = {.seed = seed, .purpose = DT_RNG_INIT, .item = tensor},
         .value = std,
+        .first = first,
     };
     /* some 100 operations an element: worth the team much earlier than a copy */
     dt_parallel(n, 16, n * 64, fill_normal_range, &f);

@@ -9,6 +9,7 @@
 #include <omp.h>
 
 static int team; /* 0: not set, OpenMP's own default */
+static _Thread_local bool serial;
 
 void dt_ops_set_threads(int threads)
 {
@@ -26,7 +27,12 @@ void dt_ops_set_threads(int threads)
 
 int dt_ops_threads(void)
 {
-    return team ? team : omp_get_max_threads();
+    return serial ? 1 : team ? team : omp_get_max_threads();
+}
+
+void dt_ops_serial(bool on)
+{
+    serial = on;
 }
 
 void dt_parallel(int64_t n, int64_t unit, int64_t elements, dt_range_fn *f, const void *arg)

@@ -121,8 +121,9 @@ static void the_team_has_the_size_asked_for(void **state)
 enum { T = 64, C = 768 };
 
 static void every_operation(const struct dt_kernels *k, float *p[6], uint16_t *h, int32_t *ids,
-                            double *loss)
+                            double *loss, int64_t *fixed)
 {
+    int flags = 0;
     struct dt_norm n = {.rows = T,
                         .cols = C,
                         .groups = 1,
@@ -155,7 +156,11 @@ static void every_operation(const struct dt_kernels *k, float *p[6], uint16_t *h
     k->copy(h, DT_BF16, C, p[0], DT_F32, C, T, C);
     k->adamw(p[0], p[1], p[2], p[3], T * C, &a);
     k->block_norms(p[3], T * C, 0, &sum);
-    k->fill_normal(p[0], T * C, 1, 1, 1);
+    k->fixed_add(fixed, C, p[3], C, T, C, 30, 60, &flags);
+    k->fixed_sum(fixed, fixed + T * C, T * C);
+    k->fixed_get(p[0], fixed, T * C, 30, 7);
+    k->embed_backward_fixed(fixed, fixed + T * C, p[3], ids, ids, T, C, 30, 60, &flags);
+    k->fill_normal(p[0], T * C, 0, 1, 1, 1);
     k->fill(p[0], T * C, 1);
     k->zero(p[2], T * C * sizeof(float));
     k->add(p[0], C, p[1], C, 1, 16); /* too small for the team, between two that are not */
@@ -173,12 +178,14 @@ static void no_operation_allocates(void **state)
     uint16_t *h = exact(T * C * sizeof *h);
     int32_t *ids = indices(T, T, 1);
     double *loss = exact(T * sizeof *loss);
+    int64_t *fixed = exact(2 * T * C * sizeof *fixed);
+    memset(fixed, 0, 2 * T * C * sizeof *fixed);
     for (int i = 0; i < SETS; i++) {
         const struct dt_kernels *k = dt_kernels_find(set_names[i]);
         for (int threads = 1; k && threads <= 3; threads++) {
             dt_ops_set_threads(threads);
             long before = allocations;
-            every_operation(k, p, h, ids, loss);
+            every_operation(k, p, h, ids, loss, fixed);
             if (allocations != before)
                 fail_msg("%s, %d threads: %ld allocations", k->name, threads, allocations - before);
         }

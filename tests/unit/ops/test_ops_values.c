@@ -332,7 +332,7 @@ static void fills_and_sums(void **state)
         float *p = floats(N, PLAIN, 1);
         struct dt_rng_key key = {.seed = 11, .purpose = DT_RNG_INIT, .item = 5};
         dt_ops_set_threads(2);
-        k->fill_normal(p, N, 11, 5, 0.02f);
+        k->fill_normal(p, N, 0, 11, 5, 0.02f);
         double mean = 0, square = 0;
         for (int i = 0; i < N; i++) {
             assert_true(p[i] == dt_rng_normal(key, (uint64_t)i) * 0.02f);
@@ -340,8 +340,12 @@ static void fills_and_sums(void **state)
             square += (double)p[i] * (double)p[i] / N;
         }
         near(mean, 0, 4 * 0.02 / 200, "mean of a normal fill", 0); /* 4 standard errors */
+        float *piece = floats(N, PLAIN, 2);
+        for (int at = 0, n = 1; at < N; at += n, n = n * 3 < N - at ? n * 3 : N - at)
+            k->fill_normal(piece + at, n, at, 11, 5, 0.02f);
+        assert_memory_equal(piece, p, N * sizeof *p);
         near(square, 4e-4, 4 * 4e-4 * M_SQRT2 / 200, "variance of a normal fill", 0);
-        k->fill_normal(p, N, 11, 5, 0);
+        k->fill_normal(p, N, 0, 11, 5, 0);
         for (int i = 0; i < N; i++)
             assert_true(p[i] == 0 && !signbit(p[i]));
         k->fill(p, N, 2.5f);
