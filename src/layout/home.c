@@ -1,31 +1,112 @@
 /* Who keeps an element, who uses it. */
-#include "layout/layout.h"
+#include "layout/private.h"
 
 #include "base/arena.h"
 #include "base/error.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-int dt_home_even(const struct dt_space *s, int32_t workers, const double *share,
-                 struct dt_home *out)
+/* What a home is being made from. A worker's claim on a bucket is its share of it plus what it is
+ * owed from the buckets before; claims add up to the bucket's elements, but may be negative. */
+struct deal {
+    const struct dt_space *space;
+    int32_t workers;
+    double *part;  /* [workers] share / sum of shares */
+    double *claim; /* [workers] */
+    int64_t *held; /* [workers] elements dealt so far */
+    struct dt_home *home;
+};
+
+/* The level for which sum of max(0, claim - level) is `elements`: cutting all claims down by it
+ * serves first who is owed most. Claims add up to `elements`, so the level is between 0 and the
+ * largest. Halving stops long below one element. */
+static double level_of(const struct deal *d, double elements)
 {
+    double low = 0, high = 0;
+    for (int32_t w = 0; w < d->workers; w++)
+        high = d->claim[w] > high ? d->claim[w] : high;
+    for (int i = 0; i < 64 && high - low > 1e-3; i++) {
+        double middle = low + (high - low) / 2, sum = 0;
+        for (int32_t w = 0; w < d->workers; w++)
+            sum += d->claim[w] > middle ? d->claim[w] - middle : 0;
+        if (sum > elements)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+static void keep(struct deal *d, int32_t owner, int64_t begin, int64_t end)
+{
+    struct dt_home *h = d->home;
+    if (begin == end)
+        return;
+    if (h->count && h->intervals[h->count - 1].owner == owner)
+        h->intervals[h->count - 1].end = end;
+    else
+        h->intervals[h->count++] =
+            (struct dt_interval){.begin = begin, .end = end, .owner = owner, .at = d->held[owner]};
+    d->held[owner] += end - begin;
+}
+
+static void deal_bucket(struct deal *d, const struct dt_bucket *b)
+{
+    double sum = 0, upto = 0, elements = (double)(b->end - b->begin);
+    for (int32_t w = 0; w < d->workers; w++)
+        d->claim[w] = d->part[w] * (double)b->end - (double)d->held[w];
+    double level = level_of(d, elements);
+    for (int32_t w = 0; w < d->workers; w++)
+        sum += d->claim[w] > level ? d->claim[w] - level : 0;
+    int64_t begin = b->begin;
+    for (int32_t w = 0; w < d->workers; w++) {
+        upto += d->claim[w] > level ? d->claim[w] - level : 0;
+        int64_t cut = b->begin + llround(elements * (upto / sum));
+        int64_t end = layout__max(begin, layout__nearest_edge(d->space, cut));
+        keep(d, w, begin, end);
+        begin = end;
+    }
+}
+
+int dt_home_buckets(const struct dt_space *s, int32_t workers, const double *share,
+                    struct dt_home *out)
+{
+    int rc;
+    double total = 0;
+    struct dt_bucket *buckets = NULL;
+    int64_t count = 0;
+    struct deal d = {.space = s, .workers = workers, .home = out};
     *out = (struct dt_home){0};
-    DT_TRY(DT_NEW(&out->intervals, workers));
-    double total = 0, upto = 0;
     for (int32_t w = 0; w < workers; w++)
         total += share ? share[w] : 1;
-    int64_t begin = 0;
-    for (int32_t w = 0; w < workers; w++) {
-        upto += share ? share[w] : 1;
-        int64_t end = w + 1 == workers
-                          ? s->elements
-                          : dt_space_block_edge(s, (int64_t)((double)s->elements * (upto / total)));
-        if (end > begin)
-            out->intervals[out->count++] =
-                (struct dt_interval){.begin = begin, .end = end, .owner = w};
-        begin = end > begin ? end : begin;
-    }
-    return DT_OK;
+    if (!(total > 0) || !isfinite(total))
+        return DT_FAIL(DT_E_INTERNAL, "shares of %d workers add up to %g", (int)workers, total);
+    DT_CHECK(done, rc, dt_space_buckets(s, &buckets, &count));
+    DT_CHECK(done, rc, DT_NEW(&d.part, workers));
+    DT_CHECK(done, rc, DT_NEW(&d.claim, workers));
+    DT_CHECK(done, rc, DT_NEW(&d.held, workers));
+    DT_CHECK(done, rc, DT_NEW(&out->intervals, count * workers));
+    for (int32_t w = 0; w < workers; w++)
+        d.part[w] = (share ? share[w] : 1) / total;
+    for (int64_t b = 0; b < count; b++)
+        deal_bucket(&d, &buckets[b]);
+done:
+    free(buckets);
+    free(d.part);
+    free(d.claim);
+    free(d.held);
+    if (rc < 0)
+        dt_home_free(out);
+    return rc;
+}
+
+int64_t dt_home_elements(const struct dt_home *h, int32_t owner)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < h->count; i++)
+        n += h->intervals[i].owner == owner ? h->intervals[i].end - h->intervals[i].begin : 0;
+    return n;
 }
 
 void dt_home_free(struct dt_home *h)

@@ -29,6 +29,17 @@ int64_t dt_space_at(const struct dt_space *s, int64_t i);
  * is an edge. */
 int64_t dt_space_block_edge(const struct dt_space *s, int64_t i);
 
+/* What is gathered and reduced as one: the tensors of one (segment, layer). */
+struct dt_bucket {
+    enum dt_segment_kind segment;
+    int64_t layer;
+    int64_t first, count; /* tensors of the space */
+    int64_t begin, end;   /* elements of the space */
+};
+
+/* In execution order; together they are the space. The caller frees *out. */
+int dt_space_buckets(const struct dt_space *s, struct dt_bucket **out, int64_t *count);
+
 struct dt_interval {
     int64_t begin, end; /* elements of the space */
     int32_t owner;      /* worker, or file */
@@ -41,10 +52,15 @@ struct dt_home {
     struct dt_interval *intervals;
 };
 
-/* One interval a worker, sizes in proportion to share[workers] (NULL: equal), cut on block edges. A
- * worker may get nothing. */
-int dt_home_even(const struct dt_space *s, int32_t workers, const double *share,
-                 struct dt_home *out);
+/* Deals every bucket out over all workers, in proportion to share[workers] (NULL: equal), cut on
+ * block edges, so that a bucket's gather and reduce load all of them evenly. What rounding takes
+ * from a worker in one bucket it gets in the next ones: in all a worker is within a few blocks of
+ * its share. A worker may get nothing; one of share 0 gets nothing. Storage of a worker: its
+ * intervals one after the other. */
+int dt_home_buckets(const struct dt_space *s, int32_t workers, const double *share,
+                    struct dt_home *out);
+/* What one owner keeps. */
+int64_t dt_home_elements(const struct dt_home *h, int32_t owner);
 void dt_home_free(struct dt_home *h);
 
 struct dt_box {
@@ -80,16 +96,20 @@ struct dt_move {
     struct dt_piece *pieces; /* in space order, then by owner */
 };
 
+/* Of every move: rank -1 makes all of it, else the pieces that `rank` sends or receives, at the
+ * cost of those alone. Their order is that of the whole move, so sender and receiver see one order.
+ */
+
 /* Every element of every box, from the home that keeps it. */
 int dt_move_gather(const struct dt_space *s, const struct dt_home *home,
-                   const struct dt_compute *to, struct dt_move *out);
+                   const struct dt_compute *to, int32_t rank, struct dt_move *out);
 /* Every part of every element's gradient to its home: `partial` boxes all send, of `same` boxes the
  * first in the list that holds the element sends, `none` sends nothing. */
 int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
-                   const struct dt_home *home, struct dt_move *out);
+                   const struct dt_home *home, int32_t rank, struct dt_move *out);
 /* home -> home': also save (home -> file intervals) and load. */
 int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
-                    struct dt_move *out);
+                    int32_t rank, struct dt_move *out);
 void dt_move_free(struct dt_move *m);
 int64_t dt_move_elements(const struct dt_move *m);
 

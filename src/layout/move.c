@@ -3,8 +3,11 @@
  * An interval of the space, seen inside one tensor, is at most three rectangles: the rest of its
  * first row, whole rows, the beginning of its last row. Clipping each to a box gives the pieces of
  * interval x box; interval x interval is one run of elements, a rectangle of one row. Both layouts
- * are sorted by where they stand in the space, so a move is one sweep. */
-#include "layout/layout.h"
+ * are sorted by where they stand in the space, so a move is one sweep.
+ *
+ * With thousands of workers nobody can afford the whole move. Of a rank's part, its own boxes meet
+ * the whole home, and all other boxes only the rank's own intervals. */
+#include "layout/private.h"
 
 #include "base/arena.h"
 #include "base/error.h"
@@ -30,26 +33,16 @@ static int push(struct list *l, struct dt_piece piece)
     return DT_OK;
 }
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Rows [r0, r1) x columns [c0, c1) of the tensor, which stand in the interval, clipped to the box.
  */
 static int clip(struct list *l, const struct dt_space *s, const struct dt_interval *in,
                 const struct dt_box *box, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
                 bool to_home)
 {
-    r0 = max64(r0, box->row0);
-    r1 = min64(r1, box->row1);
-    c0 = max64(c0, box->col0);
-    c1 = min64(c1, box->col1);
+    r0 = layout__max(r0, box->row0);
+    r1 = layout__min(r1, box->row1);
+    c0 = layout__max(c0, box->col0);
+    c1 = layout__min(c1, box->col1);
     if (r0 >= r1 || c0 >= c1)
         return DT_OK;
     int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
@@ -73,8 +66,8 @@ static int meet(struct list *l, const struct dt_space *s, const struct dt_interv
 {
     int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
     int64_t base = s->offset[box->tensor];
-    int64_t begin = max64(in->begin, base) - base;
-    int64_t end = min64(in->end, s->offset[box->tensor + 1]) - base;
+    int64_t begin = layout__max(in->begin, base) - base;
+    int64_t end = layout__min(in->end, s->offset[box->tensor + 1]) - base;
     if (begin >= end)
         return DT_OK;
     int64_t first = begin / cols, last = (end - 1) / cols;
@@ -115,19 +108,47 @@ static int with_home(struct list *l, const struct dt_space *s, const struct dt_h
     return DT_OK;
 }
 
+/* The intervals of one owner: the sorted list is all that with_home asks for. */
+static int of_owner(const struct dt_home *h, int32_t owner, struct dt_home *out)
+{
+    int64_t n = 0;
+    *out = (struct dt_home){0};
+    for (int64_t i = 0; i < h->count; i++)
+        n += h->intervals[i].owner == owner;
+    DT_TRY(DT_NEW(&out->intervals, n));
+    for (int64_t i = 0; i < h->count; i++)
+        if (h->intervals[i].owner == owner)
+            out->intervals[out->count++] = h->intervals[i];
+    return DT_OK;
+}
+
+/* Boxes against a home, in either direction. send: [boxes] which take part, NULL: all. */
+static int boxes_and_home(const struct dt_space *s, const struct dt_compute *c, const bool *send,
+                          const struct dt_home *home, int32_t rank, bool to_home,
+                          struct dt_move *out)
+{
+    int rc;
+    struct dt_home own = {0};
+    struct list l = {.move = out};
+    DT_CHECK(done, rc, of_owner(home, rank, &own));
+    for (int64_t b = 0; b < c->count; b++) {
+        const struct dt_box *box = &c->boxes[b];
+        const struct dt_home *h = rank < 0 || box->owner == rank ? home : &own;
+        if (!send || send[b])
+            DT_CHECK(done, rc, with_home(&l, s, h, box, to_home));
+    }
+done:
+    dt_home_free(&own);
+    if (rc < 0)
+        dt_move_free(out);
+    return rc;
+}
+
 int dt_move_gather(const struct dt_space *s, const struct dt_home *home,
-                   const struct dt_compute *to, struct dt_move *out)
+                   const struct dt_compute *to, int32_t rank, struct dt_move *out)
 {
     *out = (struct dt_move){0};
-    struct list l = {.move = out};
-    for (int64_t b = 0; b < to->count; b++) {
-        int rc = with_home(&l, s, home, &to->boxes[b], false);
-        if (rc < 0) {
-            dt_move_free(out);
-            return rc;
-        }
-    }
-    return DT_OK;
+    return boxes_and_home(s, to, NULL, home, rank, false, out);
 }
 
 static bool same_box(const struct dt_box *a, const struct dt_box *b)
@@ -142,55 +163,55 @@ static bool overlap(const struct dt_box *a, const struct dt_box *b)
            b->col0 < a->col1;
 }
 
-/* Does an earlier `same` box of the list already send this one? Boxes with equal gradients are
+/* Is no earlier `same` box of the list this one's replica? Boxes with equal gradients are
  * replicas, hence equal in extent or disjoint; anything between is a plan that arch did not make.
  */
-static int sent_before(const struct dt_compute *c, int64_t b, bool *sent)
+static int sends_first(const struct dt_compute *c, int64_t b, bool *first)
 {
-    *sent = false;
+    *first = true;
     for (int64_t i = b - 1; i >= 0 && c->boxes[i].tensor == c->boxes[b].tensor; i--) {
         if (c->boxes[i].gradient != DT_GRAD_SAME || !overlap(&c->boxes[i], &c->boxes[b]))
             continue;
         if (!same_box(&c->boxes[i], &c->boxes[b]))
             return DT_FAIL(DT_E_INTERNAL, "boxes %lld and %lld of tensor %lld overlap in part",
                            (long long)i, (long long)b, (long long)c->boxes[b].tensor);
-        *sent = true;
+        *first = false;
     }
     return DT_OK;
 }
 
 int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
-                   const struct dt_home *home, struct dt_move *out)
+                   const struct dt_home *home, int32_t rank, struct dt_move *out)
 {
     int rc;
+    bool *send;
     *out = (struct dt_move){0};
-    struct list l = {.move = out};
+    DT_TRY(DT_NEW(&send, from->count));
     for (int64_t b = 0; b < from->count; b++) {
-        const struct dt_box *box = &from->boxes[b];
-        bool sent = box->gradient == DT_GRAD_NONE;
-        if (box->gradient == DT_GRAD_SAME)
-            DT_CHECK(fail, rc, sent_before(from, b, &sent));
-        if (!sent)
-            DT_CHECK(fail, rc, with_home(&l, s, home, box, true));
+        send[b] = from->boxes[b].gradient == DT_GRAD_PARTIAL;
+        if (from->boxes[b].gradient == DT_GRAD_SAME)
+            DT_CHECK(done, rc, sends_first(from, b, &send[b]));
     }
-    return DT_OK;
-fail:
-    dt_move_free(out);
+    DT_CHECK(done, rc, boxes_and_home(s, from, send, home, rank, true, out));
+done:
+    free(send);
     return rc;
 }
 
 int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
-                    struct dt_move *out)
+                    int32_t rank, struct dt_move *out)
 {
     int rc;
     *out = (struct dt_move){0};
     struct list l = {.move = out};
     for (int64_t i = 0, j = 0; i < from->count && j < to->count;) {
         const struct dt_interval *a = &from->intervals[i], *b = &to->intervals[j];
-        int64_t begin = max64(a->begin, b->begin), end = min64(a->end, b->end);
-        while (begin < end) { /* one piece a tensor: a tensor is what the receiver can name */
+        int64_t begin = layout__max(a->begin, b->begin), end = layout__min(a->end, b->end);
+        bool part = rank < 0 || a->owner == rank || b->owner == rank;
+        while (part &&
+               begin < end) { /* one piece a tensor: a tensor is what the receiver can name */
             int64_t tensor = dt_space_at(s, begin);
-            int64_t stop = min64(end, s->offset[tensor + 1]);
+            int64_t stop = layout__min(end, s->offset[tensor + 1]);
             DT_CHECK(fail, rc,
                      push(&l, (struct dt_piece){.from = a->owner,
                                                 .to = b->owner,

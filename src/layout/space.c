@@ -1,5 +1,5 @@
 /* A space: which tensors train, and where each element of them stands in one long row. */
-#include "layout/layout.h"
+#include "layout/private.h"
 
 #include "base/arena.h"
 #include "base/error.h"
@@ -56,10 +56,42 @@ int64_t dt_space_at(const struct dt_space *s, int64_t i)
     return lo;
 }
 
+static bool same_bucket(const struct dt_space *s, int64_t a, int64_t b)
+{
+    const struct dt_tensor *x = &s->arch->tensors[s->tensor[a]];
+    const struct dt_tensor *y = &s->arch->tensors[s->tensor[b]];
+    return x->segment == y->segment && x->layer == y->layer;
+}
+
+int dt_space_buckets(const struct dt_space *s, struct dt_bucket **out, int64_t *count)
+{
+    *count = 0;
+    DT_TRY(DT_NEW(out, s->count));
+    for (int64_t i = 0; i < s->count; i++) {
+        const struct dt_tensor *t = &s->arch->tensors[s->tensor[i]];
+        if (i == 0 || !same_bucket(s, i - 1, i))
+            (*out)[(*count)++] = (struct dt_bucket){
+                .segment = t->segment, .layer = t->layer, .first = i, .begin = s->offset[i]};
+        struct dt_bucket *b = &(*out)[*count - 1];
+        b->count++;
+        b->end = s->offset[i + 1];
+    }
+    return DT_OK;
+}
+
 int64_t dt_space_block_edge(const struct dt_space *s, int64_t i)
 {
     if (i >= s->elements)
         return s->elements;
     int64_t begin = s->offset[dt_space_at(s, i)];
     return begin + (i - begin) / BLOCK * BLOCK;
+}
+
+int64_t layout__nearest_edge(const struct dt_space *s, int64_t i)
+{
+    int64_t below = dt_space_block_edge(s, i);
+    if (below == i)
+        return i;
+    int64_t above = layout__min(below + BLOCK, s->offset[dt_space_at(s, i) + 1]);
+    return i - below <= above - i ? below : above;
 }

@@ -133,8 +133,8 @@ static void test_gather_and_reduce(void **state)
         open_space(&arch, &s, round % 2);
         random_home(&s, OWNERS, &h);
         random_boxes(&s, OWNERS, &c);
-        assert_int_equal(dt_move_gather(&s, &h, &c, &gather), 0);
-        assert_int_equal(dt_move_reduce(&s, &c, &h, &reduce), 0);
+        assert_int_equal(dt_move_gather(&s, &h, &c, -1, &gather), 0);
+        assert_int_equal(dt_move_reduce(&s, &c, &h, -1, &reduce), 0);
         assert_int_equal(dt_move_elements(&gather), s.elements);
         assert_int_equal(dt_move_elements(&reduce), s.elements);
         fill_home(&h, home_memory);
@@ -172,8 +172,8 @@ static void test_migrate_there_and_back(void **state)
         open_space(&arch, &s, round % 2);
         random_home(&s, OWNERS, &a);
         random_home(&s, OWNERS, &b);
-        assert_int_equal(dt_move_migrate(&s, &a, &b, &there), 0);
-        assert_int_equal(dt_move_migrate(&s, &b, &a, &home), 0);
+        assert_int_equal(dt_move_migrate(&s, &a, &b, -1, &there), 0);
+        assert_int_equal(dt_move_migrate(&s, &b, &a, -1, &home), 0);
         fill_home(&a, home_memory);
         clear(box_memory);
         carry(&there, home_memory, box_memory);
@@ -201,19 +201,19 @@ static void test_gradient_kinds(void **state)
     struct dt_compute c;
     struct dt_move m;
     open_space(&arch, &s, true);
-    assert_int_equal(dt_home_even(&s, 1, NULL, &h), 0);
+    assert_int_equal(dt_home_buckets(&s, 1, NULL, &h), 0);
     assert_int_equal(dt_compute_whole(&s, 3, &c), 0);
-    assert_int_equal(dt_move_reduce(&s, &c, &h, &m), 0);
+    assert_int_equal(dt_move_reduce(&s, &c, &h, -1, &m), 0);
     assert_int_equal(dt_move_elements(&m), 3 * s.elements);
     dt_move_free(&m);
     for (int64_t i = 0; i < c.count; i++)
         c.boxes[i].gradient = DT_GRAD_SAME;
-    assert_int_equal(dt_move_reduce(&s, &c, &h, &m), 0);
+    assert_int_equal(dt_move_reduce(&s, &c, &h, -1, &m), 0);
     assert_int_equal(dt_move_elements(&m), s.elements);
     dt_move_free(&m);
     for (int64_t i = 0; i < c.count; i++)
         c.boxes[i].gradient = DT_GRAD_NONE;
-    assert_int_equal(dt_move_reduce(&s, &c, &h, &m), 0);
+    assert_int_equal(dt_move_reduce(&s, &c, &h, -1, &m), 0);
     assert_int_equal(dt_move_elements(&m), 0);
     dt_move_free(&m);
     dt_home_free(&h);
@@ -235,7 +235,7 @@ static void test_home_cuts(void **state)
         double share[64];
         for (int i = 0; i < 64; i++)
             share[i] = i % 3 ? 1.0 + i % 5 : 0.0;
-        assert_int_equal(dt_home_even(&s, workers, workers > 1 ? share : NULL, &h), 0);
+        assert_int_equal(dt_home_buckets(&s, workers, workers > 1 ? share : NULL, &h), 0);
         int64_t at = 0;
         for (int64_t i = 0; i < h.count; i++) {
             assert_int_equal(h.intervals[i].begin, at);
