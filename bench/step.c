@@ -93,8 +93,7 @@ static int open_machine(const struct setting *s, struct machine *m)
                                      .recompute = s->recompute != 0,
                                      .microbatch_tokens = s->batch * s->seq,
                                      .positions = s->seq,
-                                     .max_sequences = s->batch,
-                                     .max_tokens = s->batch * s->seq};
+                                     .bound = {s->batch, s->batch * s->seq, s->seq}};
     struct dt_optimizer opt = {.lr = 3e-4,
                                .shape = DT_SHAPE_CONSTANT,
                                .steps = 1000,
@@ -107,13 +106,13 @@ static int open_machine(const struct setting *s, struct machine *m)
     dt_state_init(&m->state, 1);
     DT_TRY(dt_executor_open(&m->state, &eo, &m->executor));
     DT_TRY(dt_control_local(&opt, m->state.part_count, &m->control));
-    DT_TRY(dt_global_batch_new(s->batch, s->batch * s->seq, &m->batch));
+    DT_TRY(dt_executor_batch(&m->executor, &m->batch));
     m->batch.sequences = s->batch;
-    m->batch.tokens = m->batch.loss_tokens = s->batch * s->seq;
     for (int64_t i = 0; i < s->batch; i++)
         m->batch.length[i] = s->seq;
+    DT_TRY(dt_global_batch_dispatch(&m->batch));
+    m->batch.loss_tokens = m->batch.tokens;
     for (int64_t t = 0; t < m->batch.tokens; t++) {
-        m->batch.position[t] = (int32_t)(t % s->seq);
         m->batch.ids[t] = (int32_t)((uint64_t)(t * 2654435761) % (uint64_t)m->arch->V);
         m->batch.targets[t] = (int32_t)((uint64_t)((t + 1) * 2654435761) % (uint64_t)m->arch->V);
     }

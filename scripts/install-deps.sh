@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing from Debian's packages. usage: install-deps.sh build|corpus|test ...
 set -eu
-build="gcc cmake ninja-build pkg-config libc6-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev"
+build="gcc cmake ninja-build pkg-config libc6-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libucx-dev libsodium-dev"
 corpus="bible-kjv jargon-text xz-utils"
 test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev qemu-user $corpus"
 wanted=""

@@ -35,7 +35,9 @@
     X(E_TIMEOUT, -13, 1, "timed out")                                                              \
     X(E_SAVE, -14, 74, "the last save failed")                                                     \
     X(E_STOPPED, -15, 75, "stopped before the end; start again to go on")                          \
-    X(E_NO_PROGRESS, -16, 93, "no progress over several starts; do not requeue")
+    X(E_NO_PROGRESS, -16, 93, "no progress over several starts; do not requeue")                   \
+    X(E_PEER, -17, 75, "a worker was lost; start again to go on")                                  \
+    X(E_EPOCH, -18, 75, "the membership changed; start again to go on")
 
 enum dt_err {
 #define X(name, value, exit_code, text) DT_##name = (value),

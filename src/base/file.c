@@ -233,6 +233,11 @@ int dt_fd_open(const char *path, int *out)
     return open_retry(path, O_RDONLY, "open", out);
 }
 
+int dt_fd_open_write(const char *path, int *out)
+{
+    return open_retry(path, O_WRONLY, "open", out);
+}
+
 int dt_fd_create(const char *path, int *out)
 {
     return open_retry(path, O_RDWR | O_CREAT | O_TRUNC, "create", out);

@@ -49,6 +49,7 @@ int dt_map_hash(const struct dt_map *m, uint64_t *out);
 
 /* ---- Descriptors. `path` is for messages only. ---- */
 int dt_fd_open(const char *path, int *out);   /* for reading */
+int dt_fd_open_write(const char *path, int *out); /* an existing file, for writing */
 int dt_fd_create(const char *path, int *out); /* for reading and writing, new or emptied */
 int dt_fd_close(int fd, const char *path);
 int dt_fd_sync(int fd, const char *path);

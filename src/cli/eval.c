@@ -11,19 +11,22 @@
 static int gradients(struct dt_file_evaluation *e, struct dt_evaluation *out)
 {
     struct dt_global_batch batch;
-    int64_t n = dt_dataset_samples(e->data), *samples, tokens = dt_dataset_tokens(e->data);
+    int64_t n = dt_dataset_samples(e->data), *samples;
     double loss;
     DT_TRY(DT_NEW(&samples, n));
-    int rc = dt_global_batch_new(n, tokens, &batch);
+    int rc = dt_executor_batch(&e->executor, &batch);
     for (int64_t i = 0; i < n; i++)
         samples[i] = i;
     if (rc >= 0) {
-        dt_global_batch_read(&batch, e->data, samples, n);
-        rc = dt_executor_gradients(&e->executor, &batch, &loss);
-        *out = (struct dt_evaluation){.loss = loss,
+        rc = dt_global_batch_read(&batch, e->data, samples, n);
+        if (rc >= 0)
+            rc = dt_executor_gradients(&e->executor, &batch, &loss);
+        *out = (struct dt_evaluation){.finite = true,
                                       .tokens = batch.loss_tokens,
                                       .sequences = n,
                                       .bytes = dt_dataset_bytes(e->data)};
+        if (rc >= 0)
+            dt_loss_add(&out->loss, loss, &out->finite);
         dt_global_batch_free(&batch);
     }
     free(samples);
@@ -80,8 +83,8 @@ static int evaluate(struct dt_cli *cli, struct dt_file_evaluation *e, enum dt_dt
 
 static int print(struct dt_cli *cli, const struct dt_evaluation *r)
 {
-    double loss = r->loss / (double)r->tokens;
-    double bits = r->bytes > 0 ? r->loss / log(2) / (double)r->bytes : 0;
+    double sum = r->finite ? dt_loss_value(&r->loss) : NAN, loss = sum / (double)r->tokens;
+    double bits = r->bytes > 0 ? sum / log(2) / (double)r->bytes : 0;
     if (!isfinite(loss))
         dt_warn("the mean loss is %f: the weights of %s hold, or lead to, values that are no "
                 "numbers",

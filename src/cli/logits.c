@@ -13,23 +13,24 @@ static int forward(const struct dt_session *s, enum dt_dtype compute, const stru
     struct dt_executor_options o = {.compute = compute,
                                     .microbatch_tokens = T,
                                     .positions = T,
-                                    .max_sequences = 1,
-                                    .max_tokens = T};
+                                    .bound = {1, T, T}};
     struct dt_executor e;
     struct dt_global_batch batch;
-    double loss;
+    struct dt_u128 loss = {0, 0};
+    bool finite = true;
     DT_TRY(dt_executor_open((struct dt_state *)(uintptr_t)&s->state, &o, &e));
-    int rc = dt_global_batch_new(1, T, &batch);
+    int rc = dt_executor_batch(&e, &batch);
     if (rc >= 0) {
         batch.sequences = 1;
-        batch.tokens = batch.length[0] = T;
+        batch.length[0] = T;
         for (int64_t t = 0; t < T; t++) {
             batch.ids[t] = ids->p[t];
             batch.targets[t] = -1;
-            batch.position[t] = (int32_t)t;
         }
-        rc = dt_executor_evaluate(&e, &batch, &loss);
+        rc = dt_global_batch_dispatch(&batch);
     }
+    if (rc >= 0)
+        rc = dt_executor_evaluate(&e, &batch, &loss, &finite);
     for (int64_t row = 0, n; rc >= 0 && row < T; row += n) {
         n = T - row < e.model.logits_rows ? T - row : e.model.logits_rows;
         dt_k->copy(out + row * V, DT_F32, V, dt_model_logits(&e.model, row, n), DT_F32, V, n, V);

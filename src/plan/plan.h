@@ -2,57 +2,80 @@
  *
  * A plan says which layers a device runs and how; dispatch packs the sequences of a global batch
  * into micro-batches (integers only, no clock: every worker computes the same answer); the schedule
- * is the list of instructions over block segments that train/execute runs as it stands. This
- * version plans for one device that holds every layer; the list is how one worker and a thousand
- * work alike. */
+ * is the list of instructions over block segments that train/execute runs as it stands. Plans of
+ * this version are data-parallel: every worker runs all layers, as a pipeline of one stage, on its
+ * share of the batch; the list is how one worker and a thousand work alike. */
 #ifndef DT_PLAN_PLAN_H
 #define DT_PLAN_PLAN_H
 
 #include "layout/layout.h"
 
 struct dt_plan {
-    int64_t layers;            /* all of them, on the one device */
+    int64_t layers;            /* all of them, on every device */
     bool recompute;            /* train.recompute: block */
     int64_t microbatch_tokens; /* the most input tokens of a micro-batch */
     /* Below this layer nothing trains, so backward stops there: -1 the embedding trains, L only the
      * head does. */
     int64_t lowest_trainable;
+    int32_t workers;
+    /* [workers] time of a token on each, in parts per million of a healthy worker's (Malleus'
+     * straggling rate x); NULL: all alike. The caller's. */
+    const int64_t *rates;
 };
 
-void dt_plan_single(const struct dt_arch *arch, const bool *trainable, bool recompute,
-                    int64_t microbatch_tokens, struct dt_plan *out);
+/* Every worker runs all layers. */
+void dt_plan_data_parallel(const struct dt_arch *arch, const bool *trainable, bool recompute,
+                           int64_t microbatch_tokens, int32_t workers, const int64_t *rates,
+                           struct dt_plan *out);
 uint64_t dt_plan_hash(const struct dt_plan *p);
 
-/* ---- Dispatch
- * -----------------------------------------------------------------------------------------------------
+/* ---- Dispatch ---------------------------------------------------------------------------------
  */
 
+/* One worker's part of a global batch: its sequences in the order of the batch, packed into
+ * micro-batches. */
 struct dt_dispatch {
+    int64_t sequences;    /* of this worker */
+    int64_t *sequence;    /* [sequences] index in the global batch, ascending */
+    int64_t tokens;       /* of this worker */
     int64_t microbatches;
-    int64_t *first;   /* [microbatches + 1] first sequence of each, in the order of the batch */
-    int64_t *tokens;  /* [microbatches] input tokens */
-    int64_t capacity; /* micro-batches that the arrays can hold */
-    uint64_t hash;    /* of the answer; the vote carries it */
+    int64_t *first;           /* [microbatches + 1] first of `sequence` of each */
+    int64_t *microbatch_tokens; /* [microbatches] input tokens */
+    uint64_t hash;            /* of everybody's part: the vote carries it */
+    /* room */
+    int64_t batch_sequences, microbatch_room;
+    int64_t *order, *load; /* [batch_sequences], [workers] */
+    int32_t *worker;       /* [batch_sequences] who takes each */
 };
 
-/* Arrays for batches of up to `tokens` input tokens; nothing allocates afterwards. */
-int dt_dispatch_new(const struct dt_plan *p, int64_t tokens, struct dt_dispatch *out);
+/* The most tokens that a worker can get of batches of up to `tokens`, none longer than `longest`. */
+int64_t dt_dispatch_most_tokens(const struct dt_plan *p, int32_t rank, int64_t tokens,
+                                int64_t longest);
+/* Arrays for batches of up to `sequences` sequences and parts of up to `tokens` input tokens;
+ * nothing allocates afterwards. */
+int dt_dispatch_new(const struct dt_plan *p, int64_t sequences, int64_t tokens,
+                    struct dt_dispatch *out);
 void dt_dispatch_free(struct dt_dispatch *d);
-/* Sequences of length[0..n) into micro-batches, in order. DT_E_DATA when one is longer than a
- * micro-batch. */
-int dt_dispatch_fill(struct dt_dispatch *d, const struct dt_plan *p, const int64_t *length,
-                     int64_t n);
+size_t dt_dispatch_bytes(const struct dt_plan *p, int64_t sequences, int64_t tokens);
+/* Sequences of length[0..n): longest first, each to the worker that is then done first (Graham's
+ * LPT rule on workers of unlike speed; ties go to the lower rank). DT_E_CONFIG when one is longer
+ * than a micro-batch. */
+int dt_dispatch_fill(struct dt_dispatch *d, const struct dt_plan *p, int32_t rank,
+                     const int64_t *length, int64_t n);
 
 /* ---- Schedule
  * ------------------------------------------------------------------------------------------------------
  */
 
 enum dt_op {
-    DT_OP_GATHER,   /* weights of a segment: home -> compute */
+    DT_OP_GATHER,   /* begin: weights of a segment, home -> compute */
+    DT_OP_GATHERED, /* wait for them */
     DT_OP_FORWARD,  /* of a segment for a micro-batch */
     DT_OP_LOSS,     /* loss only, logits are not kept (evaluation) */
     DT_OP_BACKWARD, /* of a segment; HEAD: loss and its gradient, chunk by chunk */
-    DT_OP_REDUCE,   /* finished gradients of a segment: compute -> home */
+    DT_OP_ZERO,     /* gradients of a segment: a worker without any sequence takes part with zeros */
+    DT_OP_REDUCE,   /* begin: finished gradients of a segment, compute -> home */
+    DT_OP_SETTLE,   /* wait until nothing is under way: homes have their sums, all is sent */
     DT_OP_VOTE,     /* norms, loss sum and tokens, hashes, flags */
     DT_OP_DECIDE,   /* wait for the decision */
     DT_OP_UPDATE,   /* optimizer on the home intervals */

@@ -60,6 +60,33 @@ int dt_checkpoint_put(struct dt_checkpoint_writer *w, const char *name, const vo
 int dt_checkpoint_put_json(struct dt_checkpoint_writer *w, const char *name, const json_t *value);
 int dt_checkpoint_copy(struct dt_checkpoint_writer *w, const char *path, const char *name);
 
+/* Where the files of this save stand until it is committed. */
+const char *dt_checkpoint_temp(const struct dt_checkpoint_writer *w);
+/* A range that somebody else has written and synced (dt_checkpoint_part). */
+int dt_checkpoint_claim(struct dt_checkpoint_writer *w, int file, size_t offset, size_t length,
+                        uint64_t hash);
+
+/* ---- One of several writers: it writes ranges of data files that another process added, and hands
+ * over what it wrote. No two writers may touch one page of a file: clients of network disks write
+ * back whole pages. ---- */
+struct dt_checkpoint_range {
+    int32_t file; /* in the order of `names` */
+    size_t offset, length;
+    uint64_t hash; /* XXH3 of the range */
+};
+struct dt_checkpoint_part;
+
+/* names: [count], relative to temp. */
+int dt_checkpoint_part_open(const char *temp, const char *const *names, int count,
+                            struct dt_checkpoint_part **out);
+int dt_checkpoint_part_write(struct dt_checkpoint_part *p, int file, size_t offset,
+                             const void *data, size_t bytes);
+/* fsync of all: only then may the ranges be claimed. */
+int dt_checkpoint_part_sync(struct dt_checkpoint_part *p);
+const struct dt_checkpoint_range *dt_checkpoint_part_ranges(const struct dt_checkpoint_part *p,
+                                                            size_t *count);
+void dt_checkpoint_part_close(struct dt_checkpoint_part *p);
+
 /* fsync of all, manifest, fsync, rename, fsync. Frees the writer in any case. After a failure older
  * checkpoints are as they were and nothing of this save is left (if only the last fsync failed, it
  * stands whole). `path` (may be NULL) gets the final directory. */

@@ -65,6 +65,23 @@ fail:
     return rc;
 }
 
+const char *dt_checkpoint_temp(const struct dt_checkpoint_writer *w)
+{
+    return w->temp;
+}
+
+int dt_checkpoint_claim(struct dt_checkpoint_writer *w, int file, size_t offset, size_t length,
+                        uint64_t hash)
+{
+    if (file < 0 || (size_t)file >= w->manifest.count)
+        return DT_FAIL(DT_E_INTERNAL, "a writer claims file %d of %zu", file, w->manifest.count);
+    pthread_mutex_lock(&w->mutex);
+    int rc = dt_manifest_add_range(&w->manifest.files[file], offset, length, hash);
+    w->failed |= rc < 0;
+    pthread_mutex_unlock(&w->mutex);
+    return rc;
+}
+
 /* Makes the folders that lead to `name`. */
 static int make_folders(struct dt_checkpoint_writer *w, const char *name)
 {

@@ -64,10 +64,11 @@ static int evaluate(const struct dt_file_options *o, struct ductile_evaluation *
     dt_file_evaluation_close(&e);
     if (rc < 0)
         return rc;
-    out->loss = r.loss / (double)r.tokens;
+    double loss = r.finite ? dt_loss_value(&r.loss) : NAN;
+    out->loss = loss / (double)r.tokens;
     out->tokens = r.tokens;
     out->sequences = r.sequences;
-    out->bits_per_byte = r.bytes > 0 ? r.loss / log(2) / (double)r.bytes : 0;
+    out->bits_per_byte = r.bytes > 0 ? loss / log(2) / (double)r.bytes : 0;
     return DT_OK;
 }
 

@@ -1,45 +1,21 @@
-/* The decision for one worker: same inputs and outputs as a coordinator's, no message. */
-#include "train/control.h"
+/* The coordinator of one worker: the same votes and decisions, no message. With books it is what a
+ * run on one worker has; without it only decides. */
+#include "train/book.h"
+#include "train/decide.h"
 
 #include "base/arena.h"
 #include "base/error.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-#define SKIPS_IN_A_ROW 20
-
 struct local {
+    struct dt_book *book;   /* NULL: only decide */
+    struct dt_state *state; /* that saves write; with a book */
     struct dt_optimizer optimizer;
     int64_t spaces;
     struct dt_vote vote;
     struct dt_space_vote *space; /* [spaces] */
-    int64_t *skipped;            /* [spaces] in a row */
 };
-
-double dt_lr_at(const struct dt_optimizer *o, int64_t k)
-{
-    if (k <= o->warmup)
-        return o->lr * (double)k / (double)o->warmup;
-    double r = o->min_lr_ratio, share;
-    int64_t rest = o->steps - o->warmup;
-    switch (o->shape) {
-    case DT_SHAPE_CONSTANT:
-        return o->lr;
-    case DT_SHAPE_LINEAR:
-        share = (double)(k - o->warmup) / (double)rest;
-        return o->lr * (1 - (1 - r) * share);
-    case DT_SHAPE_COSINE:
-        share = (double)(k - o->warmup) / (double)rest;
-        return o->lr * (r + (1 - r) * 0.5 * (1 + cos(3.14159265358979323846 * share)));
-    case DT_SHAPE_WSD:
-        if (k <= o->steps - o->decay)
-            return o->lr;
-        share = (double)(k - (o->steps - o->decay)) / (double)o->decay;
-        return o->lr * (1 - (1 - r) * share);
-    }
-    return o->lr;
-}
 
 static int vote(void *self, const struct dt_vote *v)
 {
@@ -47,56 +23,23 @@ static int vote(void *self, const struct dt_vote *v)
     l->vote = *v;
     for (int64_t i = 0; i < l->spaces; i++)
         l->space[i] = v->space[i];
+    l->vote.space = l->space;
     return DT_OK;
-}
-
-/* sqrt(Σg²) of the gradient of the summed loss, from the fixed-point sum of quantum 2^-80 ·
- * 2^-scale. */
-static double norm_of(const struct dt_space_vote *v)
-{
-    double sum = ldexp((double)v->norm.hi, 64) + (double)v->norm.lo;
-    return sqrt(ldexp(sum, -80 - v->scale_log2));
-}
-
-static struct dt_space_decision decide_space(const struct dt_optimizer *o,
-                                             const struct dt_space_vote *v, int64_t step)
-{
-    struct dt_space_decision d = {.denominator = v->loss_tokens, .action = DT_APPLY};
-    double denominator = v->loss_tokens > 0 ? (double)v->loss_tokens : 1;
-    d.norm = norm_of(v) / denominator;
-    d.loss = v->loss / denominator;
-    if (!v->finite || !isfinite(v->loss) || v->loss_tokens == 0)
-        d.action = DT_SKIP;
-    double clip = o->clip > 0 && d.norm > o->clip ? o->clip / d.norm : 1;
-    d.adamw = (struct dt_adamw){
-        .lr = (float)dt_lr_at(o, step),
-        .beta1 = (float)o->beta1,
-        .beta2 = (float)o->beta2,
-        .eps = (float)o->eps,
-        .weight_decay = (float)o->weight_decay,
-        .bias1 = (float)(1 - pow(o->beta1, (double)step)),
-        .bias2 = (float)(1 - pow(o->beta2, (double)step)),
-        .grad_scale = (float)(clip / denominator),
-    };
-    return d;
 }
 
 static int decide(void *self, struct dt_decision *out)
 {
     struct local *l = self;
+    if (l->book)
+        return dt_book_decide(l->book, &l->vote, dt_signals_stop_asked(), dt_book_resident(l->book),
+                              out);
     out->step = l->vote.step;
+    out->attempt = l->vote.attempt;
     out->spaces = l->spaces;
-    out->stop = dt_signals_stop_asked();
-    for (int64_t i = 0; i < l->spaces; i++) {
-        out->space[i] = decide_space(&l->optimizer, &l->space[i], out->step);
-        l->skipped[i] = out->space[i].action == DT_SKIP ? l->skipped[i] + 1 : 0;
-        if (l->skipped[i] >= SKIPS_IN_A_ROW)
-            return DT_FAIL(DT_E_NUMERIC,
-                           "%d steps in a row had a gradient that is not finite; lower "
-                           "optimizer.lr or start from "
-                           "an earlier checkpoint",
-                           SKIPS_IN_A_ROW);
-    }
+    out->stop = false;
+    for (int64_t i = 0; i < l->spaces; i++)
+        out->space[i] =
+            dt_decide_space(&l->optimizer, &l->space[i], l->vote.step, l->vote.attempt);
     return DT_OK;
 }
 
@@ -106,27 +49,90 @@ static bool stop_asked(void *self)
     return dt_signals_stop_asked();
 }
 
+static int evaluated(void *self, int64_t step, struct dt_evaluation *e, bool *stop)
+{
+    struct local *l = self;
+    if (l->book && e->complete)
+        dt_book_evaluated(l->book, step, e);
+    *stop = dt_signals_stop_asked();
+    return DT_OK;
+}
+
+static int write_part(struct local *l, struct dt_checkpoint_writer *w)
+{
+    struct dt_checkpoint_part *part;
+    DT_TRY(dt_state_part_open(dt_checkpoint_temp(w), &part));
+    int rc = dt_state_save(l->state, part);
+    if (rc >= 0)
+        rc = dt_checkpoint_part_sync(part);
+    if (rc >= 0)
+        rc = dt_book_save_claim(l->book, w, part);
+    dt_checkpoint_part_close(part);
+    return rc;
+}
+
+static int save(void *self, int64_t step, struct dt_saved *out)
+{
+    struct local *l = self;
+    struct dt_checkpoint_writer *w = NULL;
+    *out = (struct dt_saved){0};
+    if (!l->book)
+        return DT_OK;
+    int rc = dt_book_save_begin(l->book, step, &w);
+    if (rc >= 0)
+        rc = write_part(l, w);
+    out->done = dt_book_save_end(l->book, step, w, rc);
+    out->stop = dt_signals_stop_asked();
+    return DT_OK;
+}
+
+static void phase(void *self, enum dt_phase now)
+{
+    (void)self, (void)now;
+}
+
 static void close_local(void *self)
 {
     struct local *l = self;
     free(l->space);
-    free(l->skipped);
     free(l);
+}
+
+static int open_local(int64_t spaces, struct local **out, struct dt_control *control)
+{
+    struct local *l;
+    DT_TRY(DT_NEW(&l, 1));
+    int rc = DT_NEW(&l->space, spaces);
+    if (rc < 0) {
+        free(l);
+        return rc;
+    }
+    l->spaces = spaces;
+    *out = l;
+    *control = (struct dt_control){.self = l,
+                                   .vote = vote,
+                                   .decide = decide,
+                                   .stop_asked = stop_asked,
+                                   .evaluated = evaluated,
+                                   .save = save,
+                                   .phase = phase,
+                                   .close = close_local};
+    return DT_OK;
 }
 
 int dt_control_local(const struct dt_optimizer *optimizer, int64_t spaces, struct dt_control *out)
 {
     struct local *l;
-    int rc;
-    DT_TRY(DT_NEW(&l, 1));
+    DT_TRY(open_local(spaces, &l, out));
     l->optimizer = *optimizer;
-    l->spaces = spaces;
-    DT_CHECK(fail, rc, DT_NEW(&l->space, spaces));
-    DT_CHECK(fail, rc, DT_NEW(&l->skipped, spaces));
-    *out = (struct dt_control){
-        .self = l, .vote = vote, .decide = decide, .stop_asked = stop_asked, .close = close_local};
     return DT_OK;
-fail:
-    close_local(l);
-    return rc;
+}
+
+int dt_control_books(struct dt_book *book, struct dt_state *state, struct dt_control *out)
+{
+    struct local *l;
+    DT_TRY(open_local(state->part_count, &l, out));
+    l->book = book;
+    l->state = state;
+    return DT_OK;
 }

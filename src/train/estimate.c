@@ -14,6 +14,8 @@
  * VmHWM): pages of the program and its libraries that only training touches, stacks of the team and
  * the data thread, buffers. */
 #define PROCESS_EXTRA ((size_t)6 << 20)
+/* And what the transport of a worker takes beside: its library, endpoints, queues. */
+#define COMM_EXTRA ((size_t)12 << 20)
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -27,10 +29,11 @@ static size_t max_size(size_t a, size_t b)
 
 struct dt_batch_bound dt_batch_bound_of(const struct dt_run_config *c)
 {
+    int64_t longest = c->data.max_length;
     if (c->batch.sequences > 0)
-        return (struct dt_batch_bound){c->batch.sequences, c->batch.sequences * c->data.max_length};
-    int64_t tokens = c->batch.tokens > c->data.max_length ? c->batch.tokens : c->data.max_length;
-    return (struct dt_batch_bound){tokens, tokens};
+        return (struct dt_batch_bound){c->batch.sequences, c->batch.sequences * longest, longest};
+    int64_t tokens = c->batch.tokens > longest ? c->batch.tokens : longest;
+    return (struct dt_batch_bound){tokens, tokens, longest};
 }
 
 int dt_freeze(const struct dt_arch *arch, const struct dt_config_strings *patterns, bool *trainable)
@@ -53,17 +56,34 @@ int dt_freeze(const struct dt_arch *arch, const struct dt_config_strings *patter
     return DT_OK;
 }
 
-struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
-                                                  struct dt_batch_bound bound)
+struct dt_state_options dt_state_options_of(const struct dt_run_config *c, const bool *trainable,
+                                            int32_t rank, struct dt_comm *comm)
 {
+    return (struct dt_state_options){.kind = DT_STATE_TRAIN,
+                                     .trainable = trainable,
+                                     .rank = rank,
+                                     .workers = (int32_t)c->workers,
+                                     .comm = comm,
+                                     .exact = c->reduction == DT_REDUCTION_EXACT};
+}
+
+/* Evaluation takes a micro-batch for every worker at a time. */
+struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
+                                                  struct dt_batch_bound bound, int32_t rank)
+{
+    int64_t evaluated = c->microbatch.tokens * c->workers;
+    bound.tokens = bound.tokens > evaluated ? bound.tokens : evaluated;
     return (struct dt_executor_options){
         .compute = c->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16,
         .train = true,
         .recompute = c->train.recompute == DT_RECOMPUTE_BLOCK,
+        .exact = c->reduction == DT_REDUCTION_EXACT,
         .microbatch_tokens = c->microbatch.tokens,
         .positions = c->data.max_length,
-        .max_sequences = bound.sequences,
-        .max_tokens = bound.tokens > c->microbatch.tokens ? bound.tokens : c->microbatch.tokens,
+        .bound = bound,
+        .rank = rank,
+        .workers = (int32_t)c->workers,
+        .rates = c->rate,
     };
 }
 
@@ -79,6 +99,42 @@ static size_t resident_now(void)
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
+/* State, activations and batches of one worker. */
+static int estimate_rank(const struct dt_arch *arch, const struct dt_run_config *c,
+                         const bool *trainable, struct dt_batch_bound bound, int32_t rank,
+                         struct dt_estimate *out)
+{
+    struct dt_state_options so = dt_state_options_of(c, trainable, rank, NULL);
+    struct dt_executor_options eo = dt_executor_options_of(c, bound, rank);
+    struct dt_plan plan;
+    DT_TRY(dt_state_bytes(arch, &so, &out->state));
+    out->activations = dt_executor_bytes(arch, &eo);
+    dt_executor_plan(arch, trainable, &eo, &plan);
+    out->batches = 2 * dt_global_batch_bytes(&plan, rank, &bound) +
+                   dt_global_batch_bytes(&plan, rank, &eo.bound);
+    return DT_OK;
+}
+
+static size_t needs(const struct dt_estimate *e)
+{
+    return e->state + e->activations + e->batches;
+}
+
+/* The worker that needs most: shares of home differ by blocks, shares of a batch by the rates. */
+static int estimate_worst(const struct dt_arch *arch, const struct dt_run_config *c,
+                          const bool *trainable, struct dt_batch_bound bound,
+                          struct dt_estimate *out)
+{
+    int32_t ranks = c->rate ? (int32_t)c->workers : 1;
+    for (int32_t rank = 0; rank < ranks; rank++) {
+        struct dt_estimate e = *out;
+        DT_TRY(estimate_rank(arch, c, trainable, bound, rank, &e));
+        if (rank == 0 || needs(&e) > needs(out))
+            *out = e;
+    }
+    return DT_OK;
+}
+
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
                     const bool *trainable, struct dt_batch_bound bound, size_t preparation,
                     struct dt_estimate *out)
@@ -86,16 +142,13 @@ int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
     static size_t
         process; /* the program before it opened anything big: the first estimate sees that */
     *out = (struct dt_estimate){.preparation = preparation};
-    struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = trainable};
-    struct dt_executor_options eo = dt_executor_options_of(c, bound);
-    DT_TRY(dt_state_bytes(arch, &so, &out->state));
-    out->activations = dt_executor_bytes(arch, &eo);
-    out->batches = 2 * dt_global_batch_bytes(bound.sequences, bound.tokens) +
-                   dt_global_batch_bytes(eo.max_sequences, eo.max_tokens);
+    DT_TRY(estimate_worst(arch, c, trainable, bound, out));
     if (!process)
         process = resident_now();
-    out->process = process + PROCESS_EXTRA;
-    out->total = out->process + max_size(out->state + out->activations + out->batches, preparation);
+    out->process = process + PROCESS_EXTRA + (c->workers > 1 ? COMM_EXTRA : 0);
+    out->total = out->process + max_size(needs(out), preparation);
+    out->all_workers =
+        c->workers > 1 ? (size_t)c->workers * out->total + process + PROCESS_EXTRA : out->total;
     out->parameters = dt_arch_parameters(arch);
     for (int64_t i = 0; i < arch->tensor_count; i++)
         out->trainable += trainable[i] ? arch->tensors[i].rows * arch->tensors[i].cols : 0;
@@ -132,7 +185,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
         for (int64_t tokens = c->microbatch.tokens; tokens >= c->data.max_length; tokens /= 2) {
             other.microbatch.tokens = tokens;
             if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) < 0 ||
-                smaller.total > limit)
+                smaller.all_workers > limit)
                 continue;
             char microbatch[64] = "";
             if (tokens != c->microbatch.tokens)
@@ -141,7 +194,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
             snprintf(out, size, "%s%s%s brings it to %.2f GiB", microbatch,
                      microbatch[0] && recompute != c->train.recompute ? " with " : "",
                      recompute != c->train.recompute ? "train.recompute: block" : "",
-                     (double)smaller.total / 0x1p30);
+                     (double)smaller.all_workers / 0x1p30);
             return;
         }
     }
@@ -155,7 +208,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
     if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) >= 0) {
         size_t used = strlen(out);
         snprintf(out + used, size - used, " (%.2f GiB is the least)",
-                 (double)smaller.total / 0x1p30);
+                 (double)smaller.all_workers / 0x1p30);
     }
 }
 
@@ -166,9 +219,9 @@ int dt_estimate_check(const struct dt_arch *arch, const struct dt_run_config *c,
     const char *what;
     char advice[512];
     size_t limit = dt_memory_allowed(c, &what);
-    if (e->total <= limit)
+    if (e->all_workers <= limit)
         return DT_OK;
     advise(arch, c, trainable, bound, e, limit, advice, sizeof advice);
     return DT_FAIL(DT_E_CONFIG, "this run needs %.2f GiB, but %s allows %.2f GiB; %s",
-                   (double)e->total / 0x1p30, what, (double)limit / 0x1p30, advice);
+                   (double)e->all_workers / 0x1p30, what, (double)limit / 0x1p30, advice);
 }

@@ -12,14 +12,10 @@ struct dt_estimate {
     size_t preparation; /* tokenizing, before the arenas exist: counts only where it is more than
                            the rest */
     size_t process;     /* program, libraries, thread stacks */
-    size_t total;
+    size_t total;       /* of one worker */
+    size_t all_workers; /* of all of them and the coordinator, when all are on one machine */
     double step_flops; /* of a full batch */
     int64_t parameters, trainable;
-};
-
-/* How many sequences and tokens a global batch may have. */
-struct dt_batch_bound {
-    int64_t sequences, tokens;
 };
 
 /* From the configuration alone: the largest batch that it allows. */
@@ -29,9 +25,11 @@ struct dt_batch_bound dt_batch_bound_of(const struct dt_run_config *c);
 int dt_freeze(const struct dt_arch *arch, const struct dt_config_strings *patterns,
               bool *trainable);
 struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
-                                                  struct dt_batch_bound bound);
+                                                  struct dt_batch_bound bound, int32_t rank);
+struct dt_state_options dt_state_options_of(const struct dt_run_config *c, const bool *trainable,
+                                            int32_t rank, struct dt_comm *comm);
 
-/* preparation: bytes while texts are tokenized. Corpora are mapped and forgotten batch by batch, so
+/* Of the worker that needs most. preparation: bytes while texts are tokenized. Corpora are mapped and forgotten batch by batch, so
  * they take nothing that counts. The team must stand (dt_ops_set_threads). */
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
                     const bool *trainable, struct dt_batch_bound bound, size_t preparation,

@@ -31,7 +31,7 @@ int dt_generator_open(const struct dt_session *s, enum dt_dtype compute, int64_t
     DT_CHECK(fail, rc, dt_arena_open(&out->arena, "generation", count.used));
     carve(out, s->arch, &o, context, &out->arena);
     dt_model_prepare(&out->model, &o);
-    dt_state_addresses(&s->state, out->model.weight, out->model.gradient);
+    dt_state_addresses(&s->state, out->model.weight, out->model.gradient, NULL);
     return DT_OK;
 fail:
     dt_generator_close(out);

@@ -26,25 +26,36 @@ struct dt_loader {
     struct dt_error_state error;
 };
 
-size_t dt_global_batch_bytes(int64_t sequences, int64_t tokens)
+static int64_t own_tokens(const struct dt_plan *plan, int32_t rank,
+                          const struct dt_batch_bound *bound)
 {
-    return (size_t)sequences * 2 * sizeof(int64_t) + (size_t)tokens * 3 * sizeof(int32_t);
+    return dt_dispatch_most_tokens(plan, rank, bound->tokens, bound->longest);
 }
 
-int dt_global_batch_new(int64_t sequences, int64_t tokens, struct dt_global_batch *out)
+size_t dt_global_batch_bytes(const struct dt_plan *plan, int32_t rank,
+                             const struct dt_batch_bound *bound)
 {
-    *out = (struct dt_global_batch){0};
-    DT_TRY(DT_NEW(&out->length, sequences));
-    DT_TRY(DT_NEW(&out->sample, sequences));
-    DT_TRY(DT_NEW(&out->ids, tokens));
-    DT_TRY(DT_NEW(&out->targets, tokens));
-    DT_TRY(DT_NEW(&out->position, tokens));
-    /* Touched now, so that the first batches of a run take no page faults inside a step. */
-    memset(out->length, 0, (size_t)sequences * sizeof(int64_t));
-    memset(out->ids, 0, (size_t)tokens * sizeof(int32_t));
-    memset(out->targets, 0, (size_t)tokens * sizeof(int32_t));
-    memset(out->position, 0, (size_t)tokens * sizeof(int32_t));
+    int64_t tokens = own_tokens(plan, rank, bound);
+    return (size_t)bound->sequences * 2 * sizeof(int64_t) + (size_t)tokens * 3 * sizeof(int32_t) +
+           dt_dispatch_bytes(plan, bound->sequences, tokens);
+}
+
+int dt_global_batch_new(const struct dt_plan *plan, int32_t rank,
+                        const struct dt_batch_bound *bound, struct dt_global_batch *out)
+{
+    int rc;
+    int64_t tokens = own_tokens(plan, rank, bound);
+    *out = (struct dt_global_batch){.plan = plan, .rank = rank};
+    DT_CHECK(fail, rc, DT_NEW(&out->length, bound->sequences));
+    DT_CHECK(fail, rc, DT_NEW(&out->sample, bound->sequences));
+    DT_CHECK(fail, rc, DT_NEW(&out->ids, tokens));
+    DT_CHECK(fail, rc, DT_NEW(&out->targets, tokens));
+    DT_CHECK(fail, rc, DT_NEW(&out->position, tokens));
+    DT_CHECK(fail, rc, dt_dispatch_new(plan, bound->sequences, tokens, &out->dispatch));
     return DT_OK;
+fail:
+    dt_global_batch_free(out);
+    return rc;
 }
 
 void dt_global_batch_free(struct dt_global_batch *b)
@@ -54,32 +65,48 @@ void dt_global_batch_free(struct dt_global_batch *b)
     free(b->ids);
     free(b->targets);
     free(b->position);
+    dt_dispatch_free(&b->dispatch);
     *b = (struct dt_global_batch){0};
 }
 
-void dt_global_batch_read(struct dt_global_batch *b, const struct dt_dataset *d,
-                          const int64_t *samples, int64_t count)
+int dt_global_batch_dispatch(struct dt_global_batch *b)
+{
+    const struct dt_dispatch *d = &b->dispatch;
+    DT_TRY(dt_dispatch_fill(&b->dispatch, b->plan, b->rank, b->length, b->sequences));
+    b->tokens = 0;
+    for (int64_t i = 0; i < b->sequences; i++)
+        b->tokens += b->length[i];
+    int32_t *position = b->position;
+    for (int64_t i = 0; i < d->sequences; i++)
+        for (int64_t t = 0; t < b->length[d->sequence[i]]; t++)
+            *position++ = (int32_t)t;
+    return DT_OK;
+}
+
+int dt_global_batch_read(struct dt_global_batch *b, const struct dt_dataset *d,
+                         const int64_t *samples, int64_t count)
 {
     b->sequences = count;
-    b->tokens = b->loss_tokens = 0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t n = dt_dataset_length(d, samples[i]);
-        dt_dataset_read(d, samples[i], b->ids + b->tokens, b->targets + b->tokens);
-        for (int64_t t = 0; t < n; t++) {
-            b->position[b->tokens + t] = (int32_t)t;
-            b->loss_tokens += b->targets[b->tokens + t] >= 0;
-        }
         b->sample[i] = samples[i];
-        b->length[i] = n;
-        b->tokens += n;
+        b->length[i] = dt_dataset_length(d, samples[i]);
     }
+    DT_TRY(dt_global_batch_dispatch(b));
+    b->loss_tokens = 0;
+    for (int64_t i = 0, at = 0; i < b->dispatch.sequences; i++) {
+        int64_t sequence = b->dispatch.sequence[i], end = at + b->length[sequence];
+        dt_dataset_read(d, samples[sequence], b->ids + at, b->targets + at);
+        for (; at < end; at++)
+            b->loss_tokens += b->targets[at] >= 0;
+    }
+    return DT_OK;
 }
 
 static int fill(struct dt_loader *l, struct dt_global_batch *b, int64_t step)
 {
     int64_t count, epoch;
     DT_TRY(dt_sampler_batch(l->sampler, step, l->samples, &count, &epoch));
-    dt_global_batch_read(b, l->dataset, l->samples, count);
+    DT_TRY(dt_global_batch_read(b, l->dataset, l->samples, count));
     dt_dataset_forget(l->dataset);
     b->step = step;
     b->epoch = epoch;
@@ -111,7 +138,8 @@ static void *run(void *self)
     return NULL;
 }
 
-int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t first, int64_t end,
+int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, const struct dt_plan *plan,
+                  int32_t rank, const struct dt_batch_bound *bound, int64_t first, int64_t end,
                   struct dt_loader **out)
 {
     struct dt_loader *l;
@@ -129,9 +157,8 @@ int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, int64_t firs
     pthread_condattr_destroy(&monotonic);
     for (int i = 0; i < 2; i++)
         DT_CHECK(fail, rc,
-                 dt_global_batch_new(dt_sampler_max_samples(s), dt_sampler_max_tokens(s),
-                                     &l->buffer[i]));
-    DT_CHECK(fail, rc, DT_NEW(&l->samples, dt_sampler_max_samples(s)));
+                 dt_global_batch_new(plan, rank, bound, &l->buffer[i]));
+    DT_CHECK(fail, rc, DT_NEW(&l->samples, bound->sequences));
     if (pthread_create(&l->thread, NULL, run, l) != 0) {
         rc = DT_FAIL(DT_E_MEMORY, "cannot start the data thread: %s", strerror(errno));
         goto fail;

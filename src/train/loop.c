@@ -1,144 +1,110 @@
-/* The loop: batch, step, words, evaluation, save, again. */
+/* The loop: batch, step, evaluation, save, again. What it does next follows from the control's
+ * answers alone, so every worker's loop takes the same turns. */
 #include "train/run.h"
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 
-#include <unistd.h>
+struct loop {
+    struct dt_run *run;
+    struct dt_engine *engine;
+    struct dt_control *control;
+    bool stop;
+};
 
-static int evaluate(struct dt_run *r, int64_t step)
+static void phase(const struct loop *l, enum dt_phase now)
+{
+    l->control->phase(l->control->self, now);
+}
+
+/* Evaluation that is interrupted ends the run like any other interruption. */
+static int evaluate(struct loop *l, int64_t step)
 {
     struct dt_evaluation e;
-    double started = dt_clock_seconds();
-    DT_TRY(dt_evaluate(&r->executor, r->eval, r->config->eval.sequences, &r->control, true, &e));
-    dt_run_metric_eval(r, step, &e, dt_clock_seconds() - started);
+    bool stop;
+    phase(l, DT_PHASE_EVALUATE);
+    DT_TRY(dt_evaluate(&l->engine->executor, l->run->eval, l->run->config->eval.sequences,
+                       l->control, !l->run->options->follow, &e));
+    DT_TRY(l->control->evaluated(l->control->self, step, &e, &stop));
+    l->stop = l->stop || stop;
     return DT_OK;
 }
 
-/* Evaluation that is interrupted ends the run like any other interruption; every other failure is
- * one. */
-static int evaluate_due(struct dt_run *r, int64_t step, bool *stop)
+static int save(struct loop *l, int64_t step)
 {
-    int64_t every = r->config->eval.every;
-    bool due = r->eval && (step == r->steps || (every > 0 && step % every == 0));
-    int rc = due ? evaluate(r, step) : DT_OK;
-    if (rc == DT_E_STOPPED) {
-        *stop = true;
-        return DT_OK;
-    }
-    return rc;
-}
-
-static bool save_due(const struct dt_run *r, int64_t step, bool stop)
-{
-    int64_t every = r->config->checkpoint.every;
-    return stop || step == r->steps || (every > 0 && step % every == 0);
-}
-
-static int one_step(struct dt_run *r, int64_t step, struct dt_decision *d)
-{
-    struct dt_global_batch *batch;
-    double started = dt_clock_seconds();
-    DT_TRY(dt_loader_next(r->loader, &batch));
-    DT_TRY(dt_executor_step(&r->executor, batch, step, &r->control, d));
-    r->samples += batch->sequences;
-    r->tokens += batch->tokens;
-    dt_run_metric_step(r, d, batch, dt_clock_seconds() - started);
+    struct dt_saved saved;
+    phase(l, DT_PHASE_SAVE);
+    DT_TRY(l->control->save(l->control->self, step, &saved));
+    /* Asked for while saving: this save will do, if it worked. */
+    l->stop = l->stop || (saved.done && saved.stop);
     return DT_OK;
 }
 
-static int take_steps(struct dt_run *r, struct dt_progress *progress, bool *stop)
+static int one_step(struct loop *l, int64_t step)
 {
     struct dt_space_decision space[1] = {0};
     struct dt_decision d = {.space = space};
-    for (int64_t step = r->first + 1; step <= r->steps && !*stop; step++) {
-        DT_TRY(one_step(r, step, &d));
-        if (isatty(STDERR_FILENO))
-            dt_progress_update(progress, (double)(step - r->first), NULL);
-        *stop = d.stop;
-        if (!*stop)
-            DT_TRY(evaluate_due(r, step, stop));
-        *stop = *stop || r->control.stop_asked(r->control.self);
-        if (save_due(r, step, *stop)) {
-            dt_run_save(r, step);
-            /* Asked for while saving: this save will do, if it worked. */
-            *stop = *stop || (!r->save_failed && r->control.stop_asked(r->control.self));
-        }
+    struct dt_global_batch *batch;
+    phase(l, DT_PHASE_STEP);
+    DT_TRY(dt_loader_next(l->engine->loader, &batch));
+    DT_TRY(dt_executor_step(&l->engine->executor, batch, step, l->control, &d));
+    l->stop = d.stop;
+    return DT_OK;
+}
+
+static bool due(int64_t step, int64_t every, int64_t last)
+{
+    return step == last || (every > 0 && step % every == 0);
+}
+
+int dt_run_loop(struct dt_run *r, struct dt_engine *e, struct dt_control *control, bool *stopped)
+{
+    struct loop l = {.run = r, .engine = e, .control = control};
+    for (int64_t step = r->first + 1; step <= r->steps && !l.stop; step++) {
+        DT_TRY(one_step(&l, step));
+        if (!l.stop && r->eval && due(step, r->config->eval.every, r->steps))
+            DT_TRY(evaluate(&l, step));
+        if (l.stop || due(step, r->config->checkpoint.every, r->steps))
+            DT_TRY(save(&l, step));
         if (step == r->steps)
-            *stop = false; /* nothing remains */
+            l.stop = false; /* nothing remains */
     }
-    if (!*stop && space[0].action == DT_SKIP && space[0].denominator > 0)
-        return DT_FAIL(
-            DT_E_NUMERIC,
-            "the run ended on a loss or gradient that is not finite; lower optimizer.lr or go back "
-            "to an earlier checkpoint");
+    phase(&l, DT_PHASE_END);
+    *stopped = l.stop;
     return DT_OK;
 }
 
-/* One short measurement of what the machine can do, for the share of peak in the log. */
-static void measure_peak(struct dt_run *r)
+static int train(struct dt_run *r, struct dt_book *book, struct dt_engine *engine,
+                 struct dt_control *control)
 {
-    r->peak_gflops =
-        dt_ops_peak_gflops(r->config->train.dtype == DT_RUN_FLOAT32 ? DT_F32 : DT_BF16, 0.1);
-    dt_info("kernels: %s (%s), %d threads, %s, peak %.0f GFLOP/s", dt_k->name, dt_k->gemm_name,
-            dt_ops_threads(), r->config->train.dtype == DT_RUN_FLOAT32 ? "float32" : "bfloat16",
-            r->peak_gflops);
-}
-
-static int finish(struct dt_run *r, bool stop)
-{
-    if (stop) {
-        int rc =
-            r->save_failed
-                ? DT_FAIL(DT_E_SAVE, "stopped by %s, and the last save failed", dt_signals_name())
-                : DT_FAIL(DT_E_STOPPED,
-                          "stopped by %s after step %lld, saved; the same command goes on",
-                          dt_signals_name(), (long long)r->saved);
-        dt_run_metric_event(r, "stopped", r->saved, dt_signals_name());
-        return rc;
-    }
-    dt_run_metric_event(r, "done", r->steps, NULL);
-    if (r->save_failed)
-        return DT_FAIL(
-            DT_E_SAVE,
-            "all %lld steps are done, but the last save failed; free space and start again",
-            (long long)r->steps);
-    dt_info("done: %lld steps, %lld tokens; the model is %s/step-%08lld", (long long)r->steps,
-            (long long)r->tokens, r->checkpoints, (long long)r->saved);
-    return DT_OK;
-}
-
-static int train(struct dt_run *r)
-{
-    bool stop = false;
-    if (r->options->dry_run) {
-        dt_info("dry run: configuration, model, data and memory are in order; nothing was trained");
-        return DT_OK;
-    }
-    if (r->first >= r->steps) {
-        dt_run_forget_starts(r);
-        dt_info("nothing to do: step %lld of %lld is already saved; raise train.steps to go on",
-                (long long)r->first, (long long)r->steps);
-        return DT_OK;
-    }
-    measure_peak(r);
-    dt_run_metric_event(r, r->first > 0 ? "resumed" : "started", r->first, NULL);
+    bool stopped;
+    char words[256];
+    DT_TRY(dt_engine_open(engine, r));
+    DT_TRY(dt_control_books(book, &engine->state, control));
+    double peak = dt_engine_peak(r, words, sizeof words);
+    dt_info("%s, peak %.0f GFLOP/s", words, peak);
     dt_signals_steps_begin();
-    struct dt_progress progress;
-    dt_progress_begin(&progress, "training", "steps", (double)(r->steps - r->first));
-    int rc = take_steps(r, &progress, &stop);
-    dt_progress_end(&progress);
-    return rc < 0 ? rc : finish(r, stop);
+    dt_book_begin(book, peak);
+    DT_TRY(dt_run_loop(r, engine, control, &stopped));
+    return dt_book_finish(book, stopped);
 }
 
 int dt_train_run(const struct dt_run_config *config, const struct dt_train_options *options)
 {
     struct dt_run run;
+    struct dt_book book = {.statm = -1};
+    struct dt_engine engine = {0};
+    struct dt_control control = {0};
     dt_signals_install();
     int rc = dt_run_open(&run, config, options);
-    if (rc >= 0)
-        rc = train(&run);
+    if (rc >= 0 && dt_run_has_work(&run)) {
+        rc = dt_book_open(&book, &run);
+        if (rc >= 0)
+            rc = train(&run, &book, &engine, &control);
+    }
+    if (control.close)
+        control.close(control.self);
+    dt_engine_close(&engine);
+    dt_book_close(&book);
     dt_run_close(&run);
     return rc;
 }

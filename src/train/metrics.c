@@ -1,5 +1,6 @@
 /* metrics.jsonl: one object a step, one an evaluation, one an event (docs/formats.md). A disk that
  * is full costs lines, never the run. */
+#include "train/book.h"
 #include "train/run.h"
 
 #include "base/error.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-int dt_run_metrics_open(struct dt_run *r)
+int book__metrics_open(struct dt_book *r)
 {
     char path[DT_PATH];
     DT_TRY(dt_path_join(path, r->config->output, "metrics.jsonl"));
@@ -28,7 +29,7 @@ int dt_run_metrics_open(struct dt_run *r)
     return DT_OK;
 }
 
-int64_t dt_run_resident_bytes(const struct dt_run *r)
+int64_t dt_book_resident(const struct dt_book *r)
 {
     char text[128] = "";
     long long pages = 0;
@@ -38,7 +39,7 @@ int64_t dt_run_resident_bytes(const struct dt_run *r)
 }
 
 /* After each line: what is written must be there when the process is killed. */
-static void end_line(struct dt_run *r)
+static void end_line(struct dt_book *r)
 {
     static bool told;
     fputc('\n', r->metrics);
@@ -65,16 +66,8 @@ static void number(FILE *f, const char *name, double value)
         fprintf(f, ",\"%s\":null", name);
 }
 
-static double flops_of(const struct dt_run *r, const struct dt_global_batch *b)
-{
-    double flops = 0;
-    for (int64_t i = 0; i < b->sequences; i++)
-        flops += 3 * dt_arch_forward_flops(r->arch, b->length[i]);
-    return flops;
-}
-
-static void show_step(struct dt_run *r, const struct dt_decision *d, double seconds, double speed,
-                      double share)
+static void show_step(struct dt_book *r, const struct dt_decision *d, double seconds, double speed,
+                      double share, int64_t resident)
 {
     const struct dt_space_decision *s = &d->space[0];
     char peak[64] = "";
@@ -85,40 +78,41 @@ static void show_step(struct dt_run *r, const struct dt_decision *d, double seco
                 s->denominator == 0 ? "no token trains" : "the loss or gradient is not finite");
     dt_info("step %5lld/%lld | loss %.4f | norm %.3f | lr %.2e | %.0f ms | %.0f tok/s%s | %.2f GiB",
             (long long)d->step, (long long)r->steps, s->loss, s->norm, (double)s->adamw.lr,
-            1e3 * seconds, speed, peak, (double)dt_run_resident_bytes(r) / 0x1p30);
+            1e3 * seconds, speed, peak, (double)resident / 0x1p30);
 }
 
-void dt_run_metric_step(struct dt_run *r, const struct dt_decision *d,
-                        const struct dt_global_batch *b, double seconds)
+void book__metrics_step(struct dt_book *r, const struct dt_decision *d, const struct dt_vote *v,
+                        double seconds, int64_t resident)
 {
     const struct dt_space_decision *s = &d->space[0];
-    double speed = (double)b->tokens / seconds;
-    double share = r->peak_gflops > 0 ? flops_of(r, b) / seconds / 1e9 / r->peak_gflops : 0;
+    double speed = (double)v->tokens / seconds;
+    double share = r->peak_gflops > 0 ? v->flops / seconds / 1e9 / r->peak_gflops : 0;
     FILE *f = r->metrics;
-    fprintf(f, "{\"step\":%lld,\"epoch\":%lld", (long long)d->step, (long long)b->epoch);
+    fprintf(f, "{\"step\":%lld,\"epoch\":%lld", (long long)d->step, (long long)v->data_epoch);
     number(f, "loss", s->loss);
-    fprintf(f, ",\"tokens\":%lld,\"loss_tokens\":%lld,\"sequences\":%lld", (long long)b->tokens,
-            (long long)b->loss_tokens, (long long)b->sequences);
+    fprintf(f, ",\"tokens\":%lld,\"loss_tokens\":%lld,\"sequences\":%lld", (long long)v->tokens,
+            (long long)s->denominator, (long long)v->sequences);
     number(f, "grad_norm", s->norm);
     number(f, "lr", s->adamw.lr);
     number(f, "tokens_per_second", speed);
     number(f, "seconds", seconds);
     if (share > 0)
         number(f, "peak_fraction", share);
-    fprintf(f, ",\"bytes_resident\":%lld%s}", (long long)dt_run_resident_bytes(r),
+    fprintf(f, ",\"bytes_resident\":%lld%s}", (long long)resident,
             s->action == DT_SKIP ? ",\"skipped\":true" : "");
     end_line(r);
     int64_t every = r->config->log.every;
     if (s->action == DT_SKIP || d->step == r->first + 1 || d->step == r->steps ||
         d->step % (every > 0 ? every : 1) == 0)
-        show_step(r, d, seconds, speed, share);
+        show_step(r, d, seconds, speed, share, resident);
 }
 
-void dt_run_metric_eval(struct dt_run *r, int64_t step, const struct dt_evaluation *e,
+void book__metrics_eval(struct dt_book *r, int64_t step, const struct dt_evaluation *e,
                         double seconds)
 {
-    double mean = e->loss / (double)(e->tokens > 0 ? e->tokens : 1);
-    double bits = e->bytes > 0 ? e->loss / log(2) / (double)e->bytes : 0;
+    double loss = e->finite ? dt_loss_value(&e->loss) : NAN;
+    double mean = loss / (double)(e->tokens > 0 ? e->tokens : 1);
+    double bits = e->bytes > 0 ? loss / log(2) / (double)e->bytes : 0;
     FILE *f = r->metrics;
     fprintf(f, "{\"step\":%lld", (long long)step);
     number(f, "eval_loss", mean);
@@ -136,8 +130,10 @@ void dt_run_metric_eval(struct dt_run *r, int64_t step, const struct dt_evaluati
             (long long)r->steps, mean, shown, (long long)e->tokens, seconds);
 }
 
-void dt_run_metric_event(struct dt_run *r, const char *event, int64_t step, const char *detail)
+void dt_book_event(struct dt_book *r, const char *event, int64_t step, const char *detail)
 {
+    if (!r->metrics)
+        return;
     json_t *o =
         json_pack("{s:s, s:I, s:s*}", "event", event, "step", (json_int_t)step, "detail", detail);
     if (!o)

@@ -61,13 +61,31 @@ static void check_length(struct dt_config *c, const struct dt_run_config *cfg)
             "optimizer.warmup and optimizer.decay together are more than the whole run");
 }
 
+/* The list of numbers as integers, in which dispatch reckons. */
+static void check_rates(struct dt_config *c, struct dt_run_config *cfg)
+{
+    int64_t n = cfg->rates.count;
+    if (n == 0)
+        return;
+    if (n != cfg->workers) {
+        dt_config_problem(c, "rates", "rates has %lld numbers for %lld workers; one for each", (long long)n,
+                          (long long)cfg->workers);
+        return;
+    }
+    cfg->rate = calloc((size_t)n, sizeof *cfg->rate);
+    for (int64_t i = 0; i < n && cfg->rate; i++) {
+        char *end;
+        double x = strtod(cfg->rates.items[i], &end);
+        if (*end || end == cfg->rates.items[i] || !(x >= 0.01 && x <= 1000))
+            dt_config_problem(c, "rates", "rates: '%s' is not a number from 0.01 to 1000",
+                              cfg->rates.items[i]);
+        else
+            cfg->rate[i] = (int64_t)(x * 1e6 + 0.5);
+    }
+}
+
 static void check_rest(struct dt_config *c, const struct dt_run_config *cfg)
 {
-    if (cfg->workers > 1)
-        dt_config_unsupported(c, "workers",
-                              "workers: %lld: training with several workers is not built into this "
-                              "version; use workers: 1 and more threads",
-                              (long long)cfg->workers);
     if (cfg->data.eval.count && cfg->data.eval_fraction > 0)
         dt_config_problem(
             c, "data.eval_fraction",
@@ -98,6 +116,7 @@ static int finish(struct dt_config *c, const char *const *overrides, int n,
     dt_config_defaults(c);
     check_batch(c, cfg);
     check_length(c, cfg);
+    check_rates(c, cfg);
     check_rest(c, cfg);
     int rc = dt_config_end(c);
     if (rc < 0) {
@@ -133,6 +152,8 @@ int dt_run_config_parse(const char *name, const char *directory, const void *tex
 
 void dt_run_config_free(struct dt_run_config *cfg)
 {
+    free(cfg->rate);
+    cfg->rate = NULL;
     dt_config_clear(&dt_run_config_table, cfg);
 }
 

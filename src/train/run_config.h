@@ -10,6 +10,7 @@ enum dt_run_init { DT_INIT_PRETRAINED, DT_INIT_RANDOM };
 
 enum dt_run_dtype { DT_RUN_BFLOAT16, DT_RUN_FLOAT32 };
 enum dt_run_recompute { DT_RECOMPUTE_NONE, DT_RECOMPUTE_BLOCK };
+enum dt_run_reduction { DT_REDUCTION_FLOAT, DT_REDUCTION_EXACT };
 enum dt_run_schedule { DT_LR_CONSTANT, DT_LR_LINEAR, DT_LR_COSINE, DT_LR_WSD };
 
 struct dt_run_config {
@@ -69,9 +70,18 @@ struct dt_run_config {
     struct {
         int64_t limit; /* MiB; 0: what the machine and its control group allow */
     } memory;
-    int64_t workers; /* 1 in this version */
-    int64_t threads; /* per worker; 0: every core that the process may use */
-    int reduction;   /* 0: float */
+    int64_t workers; /* in all */
+    int64_t threads; /* per worker; 0: cores of its machine / workers there */
+    struct dt_config_strings rates; /* [workers] or empty */
+    int64_t *rate;                  /* [workers] the same in parts per million; NULL: all alike */
+    int reduction;                  /* enum dt_run_reduction */
+    struct {
+        char *network;                 /* ADDRESS/BITS; NULL: one machine */
+        int64_t agents;                /* machines */
+        int64_t port;                  /* 0: any */
+        char *secret;                  /* file; NULL: made for the run */
+        double timeout, start_timeout; /* seconds */
+    } cluster;
     char *kernels;   /* "auto" or a kernel set's name */
 };
 

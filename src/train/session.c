@@ -97,14 +97,14 @@ int dt_tokenizer_of(const char *dir, const struct dt_arch *arch, struct dt_token
     return rc;
 }
 
-/* As many samples as fit one micro-batch, from `first`. */
+/* As many samples as fit one micro-batch of every worker, from `first`. */
 static int64_t take_samples(const struct dt_executor *e, const struct dt_dataset *d, int64_t first,
                             int64_t end, int64_t *samples)
 {
-    int64_t tokens = 0, n = 0;
-    for (; first + n < end && n < e->max_sequences; n++) {
+    int64_t tokens = 0, n = 0, most = e->plan.microbatch_tokens * e->plan.workers;
+    for (; first + n < end && n < e->bound.sequences; n++) {
         tokens += dt_dataset_length(d, first + n);
-        if (n > 0 && (tokens > e->plan.microbatch_tokens || tokens > e->max_tokens))
+        if (n > 0 && (tokens > most || tokens > e->bound.tokens))
             break;
         samples[n] = first + n;
     }
@@ -116,18 +116,18 @@ static int evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t e
                     struct dt_global_batch *batch, int64_t *samples, struct dt_evaluation *out)
 {
     for (int64_t first = 0, n; first < end; first += n) {
-        double loss;
         n = take_samples(e, d, first, end, samples);
-        dt_global_batch_read(batch, d, samples, n);
+        DT_TRY(dt_global_batch_read(batch, d, samples, n));
         dt_dataset_forget(d);
-        DT_TRY(dt_executor_evaluate(e, batch, &loss));
-        out->loss += loss;
+        DT_TRY(dt_executor_evaluate(e, batch, &out->loss, &out->finite));
         out->tokens += batch->loss_tokens;
-        out->sequences += n;
+        out->sequences += batch->dispatch.sequences;
         if (progress)
-            dt_progress_update(progress, (double)out->sequences, NULL);
-        if (control && control->stop_asked(control->self))
-            return DT_FAIL(DT_E_STOPPED, "stopped while evaluating");
+            dt_progress_update(progress, (double)(first + n), NULL);
+        if (control && control->stop_asked(control->self)) {
+            out->complete = first + n == end;
+            break;
+        }
     }
     return DT_OK;
 }
@@ -140,13 +140,13 @@ int dt_evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t limit
     struct dt_progress progress;
     int64_t *samples = NULL, all = dt_dataset_samples(d),
             end = limit > 0 && limit < all ? limit : all;
-    *out = (struct dt_evaluation){0};
-    DT_CHECK(done, rc, dt_global_batch_new(e->max_sequences, e->max_tokens, &batch));
-    DT_CHECK(done, rc, DT_NEW(&samples, e->max_sequences));
+    *out = (struct dt_evaluation){.finite = true, .complete = true};
+    DT_CHECK(done, rc, dt_executor_batch(e, &batch));
+    DT_CHECK(done, rc, DT_NEW(&samples, e->bound.sequences));
     dt_progress_begin(&progress, "evaluating", "sequences", (double)end);
     rc = evaluate(e, d, end, control, shown ? &progress : NULL, &batch, samples, out);
     dt_progress_end(&progress);
-    if (end == all)
+    if (end == all && e->state->rank == 0) /* counted once */
         out->bytes = dt_dataset_bytes(d);
 done:
     dt_global_batch_free(&batch);

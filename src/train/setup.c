@@ -1,5 +1,6 @@
 /* Opening a run, cheapest mistakes first: model, directory and lock, configuration against what
- * stands there, data, memory, and only then the arenas. */
+ * stands there, data, memory. A follower (a worker of several) looks at model and data alone: the
+ * coordinator has done the rest. */
 #include "train/run.h"
 
 #include "base/arena.h"
@@ -64,7 +65,8 @@ static int count_start(const struct dt_run *r)
     return DT_OK;
 }
 
-void dt_run_forget_starts(const struct dt_run *r)
+/* A start that finds nothing to do is no start without progress. */
+static void forget_starts(const struct dt_run *r)
 {
     char path[DT_PATH];
     if (dt_path_join(path, r->config->output, ".starts") >= 0)
@@ -106,7 +108,7 @@ static int clean(const struct dt_run *r)
 }
 
 /* Decides where the run goes on: r->first. */
-static int find_start(struct dt_run *r, char checkpoint[DT_PATH])
+static int find_start(struct dt_run *r)
 {
     const struct dt_run_config *c = r->config;
     char moved[DT_PATH], yaml[DT_PATH];
@@ -116,7 +118,7 @@ static int find_start(struct dt_run *r, char checkpoint[DT_PATH])
         if (moved[0])
             dt_info("start over: the old checkpoints are now %s", moved);
     }
-    DT_TRY(dt_checkpoint_newest(r->checkpoints, checkpoint, &r->saved));
+    DT_TRY(dt_checkpoint_newest(r->checkpoints, r->checkpoint, &r->saved));
     r->first = r->saved >= 0 ? r->saved : 0;
     DT_TRY(count_start(r));
     if (r->saved < 0)
@@ -124,21 +126,31 @@ static int find_start(struct dt_run *r, char checkpoint[DT_PATH])
     DT_TRY(dt_path_join(yaml, c->output, "config.yaml"));
     if (dt_file_exists(yaml))
         DT_TRY(dt_run_config_diff(yaml, c, r->options->allow, r->options->allow_count));
-    dt_info("going on from %s", checkpoint);
+    dt_info("going on from %s", r->checkpoint);
     return DT_OK;
 }
 
-static int open_directory(struct dt_run *r, char checkpoint[DT_PATH])
+static int follow(struct dt_run *r)
+{
+    const struct dt_train_options *o = r->options;
+    r->first = o->first;
+    r->saved = o->checkpoint[0] ? o->first : -1;
+    snprintf(r->checkpoint, sizeof r->checkpoint, "%s", o->checkpoint);
+    return DT_OK;
+}
+
+static int open_directory(struct dt_run *r)
 {
     const struct dt_run_config *c = r->config;
-    checkpoint[0] = '\0';
     r->saved = -1;
     DT_TRY(dt_path_join(r->checkpoints, c->output, "checkpoints"));
     if (r->options->dry_run)
         return DT_OK;
+    if (r->options->follow)
+        return follow(r);
     DT_TRY(dt_run_lock(c->output, &r->lock));
     r->locked = true;
-    return find_start(r, checkpoint);
+    return find_start(r);
 }
 
 static int write_config(const struct dt_run *r)
@@ -211,6 +223,8 @@ static int open_sampler(struct dt_run *r)
                                    .batch_tokens = c->batch.tokens,
                                    .batch_sequences = c->batch.sequences};
     DT_TRY(dt_sampler_new(r->train, &o, &r->sampler));
+    r->bound = (struct dt_batch_bound){dt_sampler_max_samples(r->sampler),
+                                       dt_sampler_max_tokens(r->sampler), c->data.max_length};
     r->steps = c->train.steps;
     if (c->train.epochs > 0)
         DT_TRY(dt_sampler_steps(r->sampler, c->train.epochs, &r->steps));
@@ -221,47 +235,22 @@ static int open_sampler(struct dt_run *r)
     return DT_OK;
 }
 
-static struct dt_batch_bound bound_of(const struct dt_run *r)
-{
-    return (struct dt_batch_bound){dt_sampler_max_samples(r->sampler),
-                                   dt_sampler_max_tokens(r->sampler)};
-}
-
 static int check_memory(struct dt_run *r)
 {
     struct dt_estimate e;
     const char *what;
-    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, bound_of(r), 0, &e));
-    DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, bound_of(r), &e));
+    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, r->bound, 0, &e));
+    DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, r->bound, &e));
     double allowed = (double)dt_memory_allowed(r->config, &what) / 0x1p30;
-    dt_info(
-        "memory: needs %.2f GiB, %.2f GiB allowed by %s (state %.2f, activations %.2f) · %" PRId64
-        " of %" PRId64 " parameters train",
-        (double)e.total / 0x1p30, allowed, what, (double)e.state / 0x1p30,
-        (double)e.activations / 0x1p30, e.trainable, e.parameters);
+    char workers[64] = "";
+    if (r->config->workers > 1)
+        snprintf(workers, sizeof workers, " a worker, %.2f GiB for %" PRId64 " workers",
+                 (double)e.all_workers / 0x1p30, r->config->workers);
+    dt_info("memory: needs %.2f GiB%s, %.2f GiB allowed by %s (state %.2f, activations %.2f) · "
+            "%" PRId64 " of %" PRId64 " parameters train",
+            (double)e.total / 0x1p30, workers, allowed, what, (double)e.state / 0x1p30,
+            (double)e.activations / 0x1p30, e.trainable, e.parameters);
     return DT_OK;
-}
-
-static struct dt_optimizer optimizer_of(const struct dt_run *r)
-{
-    static const enum dt_lr_shape shape[] = {[DT_LR_CONSTANT] = DT_SHAPE_CONSTANT,
-                                             [DT_LR_LINEAR] = DT_SHAPE_LINEAR,
-                                             [DT_LR_COSINE] = DT_SHAPE_COSINE,
-                                             [DT_LR_WSD] = DT_SHAPE_WSD};
-    const struct dt_run_config *c = r->config;
-    return (struct dt_optimizer){
-        .lr = c->optimizer.lr,
-        .min_lr_ratio = c->optimizer.min_lr_ratio,
-        .shape = shape[c->optimizer.schedule],
-        .steps = r->steps,
-        .warmup = dt_run_config_warmup(c, r->steps),
-        .decay = dt_run_config_decay(c, r->steps),
-        .beta1 = c->optimizer.betas[0],
-        .beta2 = c->optimizer.betas[1],
-        .eps = c->optimizer.eps,
-        .weight_decay = c->optimizer.weight_decay,
-        .clip = c->optimizer.clip,
-    };
 }
 
 /* A value of trainer.json that must be what this run computes. */
@@ -289,11 +278,14 @@ static int same(const json_t *trainer, const char *key, uint64_t value, const st
         key, section, then, now, section);
 }
 
-static int load_checkpoint(struct dt_run *r, const char *path)
+/* What the checkpoint says of itself fits this run, and how far it had come. */
+static int check_trainer(struct dt_run *r)
 {
     struct dt_checkpoint c;
     int rc;
-    DT_TRY(dt_checkpoint_open(path, &c));
+    if (!r->checkpoint[0])
+        return DT_OK;
+    DT_TRY(dt_checkpoint_open(r->checkpoint, &c));
     DT_CHECK(done, rc, same(c.trainer, "arch", r->arch->hash, r, "model"));
     DT_CHECK(done, rc, same(c.trainer, "data", dt_dataset_hash(r->train), r, "data"));
     const char *kernels = json_string_value(json_object_get(c.trainer, "kernels"));
@@ -301,7 +293,6 @@ static int load_checkpoint(struct dt_run *r, const char *path)
         dt_warn("the checkpoint was trained with kernel set %s, this run uses %s: results will "
                 "differ in the last bits",
                 kernels, dt_k->name);
-    DT_CHECK(done, rc, dt_state_load_checkpoint(&r->state, &c));
     r->samples = json_integer_value(json_object_get(c.trainer, "samples"));
     r->tokens = json_integer_value(json_object_get(c.trainer, "tokens"));
 done:
@@ -309,69 +300,53 @@ done:
     return rc;
 }
 
-static int load_model(struct dt_run *r)
+static void set_threads(const struct dt_run_config *c)
 {
-    struct dt_tensor_set set;
-    if (r->config->init == DT_INIT_RANDOM) {
-        dt_state_init(&r->state, (uint64_t)r->config->seed);
-        return DT_OK;
-    }
-    int rc = dt_tensors_open(r->model_dir, &set);
-    if (rc < 0)
-        return dt_error_context(rc, "to train from nothing give `init: random`");
-    rc = dt_state_load_model(&r->state, &set);
-    dt_tensors_close(&set);
-    return rc;
-}
-
-static int open_engine(struct dt_run *r, const char *checkpoint)
-{
-    struct dt_state_options so = {.kind = DT_STATE_TRAIN, .trainable = r->trainable};
-    struct dt_executor_options eo = dt_executor_options_of(r->config, bound_of(r));
-    struct dt_optimizer optimizer = optimizer_of(r);
-    DT_TRY(dt_state_open(r->arch, &so, &r->state));
-    DT_TRY(checkpoint[0] ? load_checkpoint(r, checkpoint) : load_model(r));
-    DT_TRY(dt_executor_open(&r->state, &eo, &r->executor));
-    return dt_control_local(&optimizer, r->state.part_count, &r->control);
+    int cores = dt_machine_threads();
+    int64_t share = cores / (c->workers > 0 ? c->workers : 1);
+    dt_ops_set_threads(c->threads > 0 ? (int)c->threads : share > 0 ? (int)share : 1);
+    if (c->workers == 1 && dt_ops_threads() < cores)
+        dt_info("threads: %d of %d cores", dt_ops_threads(), cores);
 }
 
 int dt_run_open(struct dt_run *r, const struct dt_run_config *config,
                 const struct dt_train_options *options)
 {
-    char checkpoint[DT_PATH];
-    *r = (struct dt_run){.config = config, .options = options, .statm = -1};
+    *r = (struct dt_run){.config = config, .options = options};
     DT_TRY(dt_kernels_select(config->kernels));
-    int cores = dt_machine_threads();
-    dt_ops_set_threads(config->threads > 0 ? (int)config->threads : cores);
-    if (dt_ops_threads() < cores)
-        dt_info("threads: %d of %d cores", dt_ops_threads(), cores);
+    /* The coordinator of several computes nothing: it opens no team, since teams and children do not
+     * go together. */
+    if (config->workers == 1 || options->follow)
+        set_threads(config);
     DT_TRY(open_model(r));
-    DT_TRY(open_directory(r, checkpoint));
+    DT_TRY(open_directory(r));
     DT_TRY(open_data(r));
     DT_TRY(open_sampler(r));
+    if (options->follow)
+        return DT_OK;
     DT_TRY(check_memory(r));
     if (options->dry_run)
         return DT_OK;
-    DT_TRY(write_config(r));
-    DT_TRY(open_engine(r, checkpoint));
-    DT_TRY(dt_run_metrics_open(r));
+    DT_TRY(check_trainer(r));
+    return write_config(r);
+}
+
+bool dt_run_has_work(struct dt_run *r)
+{
+    if (r->options->dry_run) {
+        dt_info("dry run: configuration, model, data and memory are in order; nothing was trained");
+        return false;
+    }
     if (r->first < r->steps)
-        DT_TRY(dt_loader_new(r->train, r->sampler, r->first, r->steps, &r->loader));
-    return DT_OK;
+        return true;
+    forget_starts(r);
+    dt_info("nothing to do: step %lld of %lld is already saved; raise train.steps to go on",
+            (long long)r->first, (long long)r->steps);
+    return false;
 }
 
 void dt_run_close(struct dt_run *r)
 {
-    dt_loader_free(r->loader);
-    if (r->control.close)
-        r->control.close(r->control.self);
-    dt_executor_close(&r->executor);
-    if (r->state.arch)
-        dt_state_close(&r->state);
-    if (r->metrics)
-        fclose(r->metrics);
-    if (r->statm >= 0)
-        close(r->statm);
     dt_sampler_free(r->sampler);
     dt_dataset_close(r->eval);
     dt_dataset_close(r->train);
@@ -380,5 +355,5 @@ void dt_run_close(struct dt_run *r)
     dt_arch_free(r->arch);
     if (r->locked)
         dt_run_unlock(&r->lock);
-    *r = (struct dt_run){.statm = -1};
+    *r = (struct dt_run){0};
 }

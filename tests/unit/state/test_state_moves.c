@@ -1,5 +1,6 @@
 /* The state on one worker: home and compute kept apart give the bits of home and compute being one;
- * save and load are inverse; frozen tensors keep the type they came in. */
+ * save and load are inverse; frozen tensors keep the type they came in. (Several workers:
+ * test_state_workers.c.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,18 +65,20 @@ static void test_apart_and_together(void **state)
         struct dt_state_options o = {.kind = DT_STATE_TRAIN, .copy_compute = apart};
         assert_int_equal(dt_state_open(arch, &o, &s[apart]), 0);
         dt_state_init(&s[apart], 5);
-        fill_part(&s[apart].parts[0], s[apart].parts[0].box_gradient, 1);
+        fill_part(&s[apart].parts[0], s[apart].parts[0].box_gradient.real, 1);
         for (int seg = DT_SEG_EMBED; seg <= DT_SEG_HEAD; seg++)
             for (int64_t l = -1; l < arch->L; l++) {
-                dt_state_gather(&s[apart], (enum dt_segment_kind)seg, l);
-                dt_state_reduce(&s[apart], (enum dt_segment_kind)seg, l);
+                assert_int_equal(dt_state_gather_start(&s[apart], (enum dt_segment_kind)seg, l), 0);
+                assert_int_equal(dt_state_gather_wait(&s[apart], (enum dt_segment_kind)seg, l), 0);
+                assert_int_equal(dt_state_reduce_start(&s[apart], (enum dt_segment_kind)seg, l), 0);
             }
+        assert_int_equal(dt_state_settle(&s[apart]), 0);
     }
     const float *w[2][64];
     float *g[2][64];
     assert_true(arch->tensor_count <= 64);
     for (int k = 0; k < 2; k++)
-        dt_state_addresses(&s[k], w[k], g[k]);
+        dt_state_addresses(&s[k], w[k], g[k], NULL);
     assert_ptr_equal(w[0][0], s[0].parts[0].master);
     assert_ptr_not_equal(w[1][0], s[1].parts[0].master);
     for (int64_t i = 0; i < arch->tensor_count; i++) {
@@ -83,7 +86,7 @@ static void test_apart_and_together(void **state)
         assert_memory_equal(w[0][i], w[1][i], bytes);
     }
     size_t all = (size_t)s[0].parts[0].space.elements * sizeof(float);
-    assert_memory_equal(s[0].parts[0].gradient, s[1].parts[0].gradient, all);
+    assert_memory_equal(s[0].parts[0].gradient.real, s[1].parts[0].gradient.real, all);
     size_t counted[2];
     for (int k = 0; k < 2; k++) {
         struct dt_state_options o = {.kind = DT_STATE_TRAIN, .copy_compute = k};
@@ -97,13 +100,33 @@ static void test_apart_and_together(void **state)
 static void save_and_open(struct dt_state *s, int64_t step, struct dt_checkpoint *c)
 {
     struct dt_checkpoint_writer *w;
-    char path[DT_PATH];
+    struct dt_checkpoint_part *part;
+    struct dt_state_file files[DT_STATE_FILES];
+    char path[DT_PATH], name[256];
+    int first = 0, file;
+    size_t count;
     json_t *trainer = json_pack("{s:i}", "step", (int)step);
     assert_int_equal(dt_checkpoint_begin(dir, step, &w), 0);
     assert_int_equal(dt_checkpoint_put(w, "config.json", config, sizeof config - 1), 0);
     assert_int_equal(dt_checkpoint_put_json(w, "trainer.json", trainer), 0);
-    assert_int_equal(dt_state_save(s, w), 0);
-    assert_int_equal(dt_checkpoint_commit(w, path), 0);
+    assert_int_equal(dt_state_files(arch, s->trainable, s->frozen_dtype, files), 0);
+    for (int k = 0; k < DT_STATE_FILES; k++) {
+        snprintf(name, sizeof name, "%s%s%s", files[k].folder, files[k].folder[0] ? "/" : "",
+                 files[k].name);
+        assert_int_equal(dt_checkpoint_add(w, name, files[k].plan.files[0].size, &file), 0);
+        first = k == 0 ? file : first;
+    }
+    dt_state_files_free(files);
+    assert_int_equal(dt_state_part_open(dt_checkpoint_temp(w), &part), 0);
+    assert_int_equal(dt_state_save(s, part), 0);
+    assert_int_equal(dt_checkpoint_part_sync(part), 0);
+    const struct dt_checkpoint_range *r = dt_checkpoint_part_ranges(part, &count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(
+            dt_checkpoint_claim(w, first + r[i].file, r[i].offset, r[i].length, r[i].hash), 0);
+    dt_checkpoint_part_close(part);
+    if (dt_checkpoint_commit(w, path) < 0)
+        fail_msg("%s", dt_error_message());
     json_decref(trainer);
     assert_int_equal(dt_checkpoint_verify(path), 0);
     if (dt_checkpoint_open(path, c) < 0)

@@ -80,14 +80,12 @@ static long team_faults(void)
 static void fill(struct dt_global_batch *b, int step)
 {
     b->sequences = 3 + step % 4;
-    b->tokens = 0;
-    for (int64_t i = 0; i < b->sequences; i++) {
+    for (int64_t i = 0; i < b->sequences; i++)
         b->length[i] = 40 + (step * 31 + i * 17) % 88;
-        for (int64_t t = 0; t < b->length[i]; t++, b->tokens++) {
-            b->ids[b->tokens] = (int32_t)((t * 7 + step) % 1000);
-            b->targets[b->tokens] = (int32_t)((t * 7 + 7 + step) % 1000);
-            b->position[b->tokens] = (int32_t)t;
-        }
+    assert_int_equal(dt_global_batch_dispatch(b), 0);
+    for (int64_t t = 0; t < b->tokens; t++) {
+        b->ids[t] = (int32_t)((b->position[t] * 7 + step) % 1000);
+        b->targets[t] = (int32_t)((b->position[t] * 7 + 7 + step) % 1000);
     }
     b->loss_tokens = b->tokens;
 }
@@ -107,8 +105,7 @@ static void run_steps(enum dt_dtype compute, bool recompute)
                                      .recompute = recompute,
                                      .microbatch_tokens = 256,
                                      .positions = 128,
-                                     .max_sequences = 8,
-                                     .max_tokens = 1024};
+                                     .bound = {8, 1024, 128}};
     struct dt_optimizer o = {
         .lr = 1e-3, .steps = 100, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1};
     assert_int_equal(dt_arch_parse(config, sizeof config - 1, "tiny", &arch), 0);
@@ -116,7 +113,7 @@ static void run_steps(enum dt_dtype compute, bool recompute)
     dt_state_init(&state, 1);
     assert_int_equal(dt_executor_open(&state, &eo, &e), 0);
     assert_int_equal(dt_control_local(&o, 1, &control), 0);
-    assert_int_equal(dt_global_batch_new(8, 1024, &batch), 0);
+    assert_int_equal(dt_executor_batch(&e, &batch), 0);
     for (int step = 1; step <= 8; step++) {
         fill(&batch, step);
         long before = team_faults();

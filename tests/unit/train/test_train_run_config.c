@@ -118,6 +118,10 @@ static void test_checks(void **state)
             "from 0 below 1");
     refused(MINIMAL "train: {steps: 0}", DT_E_CONFIG,
             "train.steps: found \"0\", expected an integer from 1");
+    refused(MINIMAL "train: {steps: 1}\nworkers: 3\nrates: [1, 2]", DT_E_CONFIG,
+            "run.yaml:6: rates has 2 numbers for 3 workers");
+    refused(MINIMAL "train: {steps: 1}\nworkers: 2\nrates: [1, fast]", DT_E_CONFIG,
+            "rates: 'fast' is not a number");
     refused("model: m\noutput: o\ndata: {train: []}\ntrain: {steps: 1}", DT_E_CONFIG,
             "data.train: found an empty list");
 }
@@ -162,8 +166,6 @@ static void test_refused_by_name(void **state)
                                         "num_experts: 8",
                                         "fp8: true",
                                         "train.dtype: fp8",
-                                        "reduction: exact",
-                                        "workers: 2",
                                         "deepspeed: x.json"};
     char text[512];
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
