@@ -68,7 +68,7 @@ static void walk_spawn(struct cluster__wire *w, struct dt_msg_spawn *m)
     FIELD(i32, first);
     FIELD(i32, count);
     RANGE(first, 0, DT_MSG_WORKERS);
-    RANGE(count, 0, DT_MSG_WORKERS - m->first);
+    RANGE(count, 0, DT_MSG_WORKERS - (int64_t)m->first);
     FIELD(i32, threads);
     FIELD(f64, timeout);
     FIELD(bool, local);
