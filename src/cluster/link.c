@@ -49,6 +49,7 @@ struct dt_link {
     bool ended;   /* nothing more will come */
     bool deaf;    /* nothing more can be sent */
     int error;    /* errno of that; 0: the other side closed */
+    int failed;   /* what came was wrong: nothing after it counts */
     size_t whole; /* bytes of whole frames at in.from */
     struct buffer in, out, early;
     struct cluster__seal seal;
@@ -399,13 +400,14 @@ static int check_frames(struct dt_link *l)
 int dt_link_ready(struct dt_link *l, short revents)
 {
     bool empty = false;
-    if (held(&l->out) > 0)
-        write_out(l);
+    if (l->failed)
+        return DT_FAIL(l->failed, "%s: the connection has failed before", l->peer);
+    write_out(l);
     if (l->deaf || (revents & (POLLIN | POLLHUP | POLLERR))) {
         DT_TRY(read_in(l, &empty));
-        int rc = l->stage == TRUSTED ? check_frames(l) : shake_hands(l);
-        if (rc < 0)
-            return dt_error_context(rc, "%s", l->peer);
+        l->failed = l->stage == TRUSTED ? check_frames(l) : shake_hands(l);
+        if (l->failed)
+            return dt_error_context(l->failed, "%s", l->peer);
         write_out(l);
     }
     if ((l->ended || (l->deaf && empty)) && l->whole == 0)
