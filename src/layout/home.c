@@ -135,6 +135,34 @@ int dt_compute_whole(const struct dt_space *s, int32_t workers, struct dt_comput
     return DT_OK;
 }
 
+int dt_compute_home(const struct dt_space *s, const struct dt_home *home, struct dt_compute *out)
+{
+    *out = (struct dt_compute){0};
+    /* an interval meets one tensor more than there are tensor edges inside it */
+    DT_TRY(DT_NEW(&out->boxes, 3 * (home->count + s->count)));
+    for (int64_t i = 0; i < home->count; i++) {
+        const struct dt_interval *in = &home->intervals[i];
+        for (int64_t t = dt_space_at(s, in->begin); t < s->count && s->offset[t] < in->end; t++) {
+            struct layout__rect part[3];
+            int n = layout__rectangles(s, in, t, part);
+            int64_t cols = s->arch->tensors[s->tensor[t]].cols;
+            for (int k = 0; k < n; k++)
+                out->boxes[out->count++] = (struct dt_box){
+                    .owner = in->owner,
+                    .tensor = t,
+                    .row0 = part[k].row0,
+                    .row1 = part[k].row1,
+                    .col0 = part[k].col0,
+                    .col1 = part[k].col1,
+                    .gradient = DT_GRAD_NONE,
+                    .at = in->at + s->offset[t] + part[k].row0 * cols + part[k].col0 - in->begin,
+                    .ld = cols,
+                };
+        }
+    }
+    return DT_OK;
+}
+
 void dt_compute_free(struct dt_compute *c)
 {
     free(c->boxes);

@@ -63,6 +63,28 @@ int dt_home_buckets(const struct dt_space *s, int32_t workers, const double *sha
 int64_t dt_home_elements(const struct dt_home *h, int32_t owner);
 void dt_home_free(struct dt_home *h);
 
+/* A file that holds the space (as elements in space order, from data_start to elements later) and
+ * after it other bytes, the frozen tensors. */
+struct dt_save_file {
+    size_t data_start;    /* byte of element 0, a multiple of element_bytes */
+    size_t element_bytes; /* divides page */
+    size_t file_bytes;
+    size_t page; /* no two writers touch one page of this size */
+};
+
+struct dt_byte_range {
+    int32_t owner;
+    size_t begin, end;
+};
+
+/* Who writes what of a file: the cuts of `home`, each moved down to the edge of a file page.
+ * *out: the home of the trained elements; at: elements after data_start. *ranges (the caller frees
+ * it): all bytes of the file in order, every owner's pages its own; what stands before the
+ * trained elements goes with the first of them, what follows is dealt out evenly over `workers`. */
+int dt_home_save(const struct dt_space *s, const struct dt_home *home,
+                 const struct dt_save_file *file, int32_t workers, struct dt_home *out,
+                 struct dt_byte_range **ranges, int64_t *count);
+
 struct dt_box {
     int32_t owner;
     int64_t tensor; /* position in the space */
@@ -80,6 +102,8 @@ struct dt_compute {
 /* Every worker holds every tensor whole: the plan of data parallelism, and of one worker. Storage
  * is in space order without gaps. */
 int dt_compute_whole(const struct dt_space *s, int32_t workers, struct dt_compute *out);
+/* A home seen as boxes: an interval is at most three a tensor. Their gradient is `none`. */
+int dt_compute_home(const struct dt_space *s, const struct dt_home *home, struct dt_compute *out);
 void dt_compute_free(struct dt_compute *c);
 
 /* A rectangle of one tensor that stands on `from` and is wanted on `to`. */
@@ -110,6 +134,11 @@ int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
 /* home -> home': also save (home -> file intervals) and load. */
 int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const struct dt_home *to,
                     int32_t rank, struct dt_move *out);
+/* compute -> compute', where an element may stand on several workers: what the receiver holds is a
+ * piece from itself, all else is sent once, by a holder chosen so that the busiest sender sends as
+ * little as possible. DT_E_INTERNAL when nobody holds an element. */
+int dt_move_copy(const struct dt_space *s, const struct dt_compute *from,
+                 const struct dt_compute *to, int32_t rank, struct dt_move *out);
 void dt_move_free(struct dt_move *m);
 int64_t dt_move_elements(const struct dt_move *m);
 

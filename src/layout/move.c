@@ -14,12 +14,7 @@
 
 #include <stdlib.h>
 
-struct list {
-    struct dt_move *move;
-    int64_t capacity;
-};
-
-static int push(struct list *l, struct dt_piece piece)
+int layout__push(struct layout__list *l, struct dt_piece piece)
 {
     if (l->move->count == l->capacity) {
         int64_t capacity = l->capacity ? 2 * l->capacity : 64;
@@ -33,16 +28,40 @@ static int push(struct list *l, struct dt_piece piece)
     return DT_OK;
 }
 
-/* Rows [r0, r1) x columns [c0, c1) of the tensor, which stand in the interval, clipped to the box.
- */
-static int clip(struct list *l, const struct dt_space *s, const struct dt_interval *in,
-                const struct dt_box *box, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
-                bool to_home)
+int layout__rectangles(const struct dt_space *s, const struct dt_interval *in, int64_t tensor,
+                       struct layout__rect out[3])
 {
-    r0 = layout__max(r0, box->row0);
-    r1 = layout__min(r1, box->row1);
-    c0 = layout__max(c0, box->col0);
-    c1 = layout__min(c1, box->col1);
+    int n = 0;
+    int64_t cols = s->arch->tensors[s->tensor[tensor]].cols;
+    int64_t base = s->offset[tensor];
+    int64_t begin = layout__max(in->begin, base) - base;
+    int64_t end = layout__min(in->end, s->offset[tensor + 1]) - base;
+    if (begin >= end)
+        return 0;
+    int64_t first = begin / cols, last = (end - 1) / cols;
+    int64_t head = begin % cols, tail = (end - 1) % cols + 1;
+    if (first == last) {
+        out[n++] = (struct layout__rect){first, first + 1, head, tail};
+        return n;
+    }
+    if (head) {
+        out[n++] = (struct layout__rect){first, first + 1, head, cols};
+        first++;
+    }
+    int64_t whole = tail < cols ? last : last + 1;
+    if (first < whole)
+        out[n++] = (struct layout__rect){first, whole, 0, cols};
+    if (tail < cols)
+        out[n++] = (struct layout__rect){last, last + 1, 0, tail};
+    return n;
+}
+
+/* A rectangle that stands in the interval, clipped to the box. */
+static int clip(struct layout__list *l, const struct dt_space *s, const struct dt_interval *in,
+                const struct dt_box *box, const struct layout__rect *part, bool to_home)
+{
+    int64_t r0 = layout__max(part->row0, box->row0), r1 = layout__min(part->row1, box->row1);
+    int64_t c0 = layout__max(part->col0, box->col0), c1 = layout__min(part->col1, box->col1);
     if (r0 >= r1 || c0 >= c1)
         return DT_OK;
     int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
@@ -57,32 +76,18 @@ static int clip(struct list *l, const struct dt_space *s, const struct dt_interv
         p.from = in->owner, p.from_at = home_at, p.from_ld = cols;
         p.to = box->owner, p.to_at = box_at, p.to_ld = box->ld;
     }
-    return push(l, p);
+    return layout__push(l, p);
 }
 
 /* All of interval x box. */
-static int meet(struct list *l, const struct dt_space *s, const struct dt_interval *in,
+static int meet(struct layout__list *l, const struct dt_space *s, const struct dt_interval *in,
                 const struct dt_box *box, bool to_home)
 {
-    int64_t cols = s->arch->tensors[s->tensor[box->tensor]].cols;
-    int64_t base = s->offset[box->tensor];
-    int64_t begin = layout__max(in->begin, base) - base;
-    int64_t end = layout__min(in->end, s->offset[box->tensor + 1]) - base;
-    if (begin >= end)
-        return DT_OK;
-    int64_t first = begin / cols, last = (end - 1) / cols;
-    int64_t head = begin % cols, tail = (end - 1) % cols + 1;
-    if (first == last)
-        return clip(l, s, in, box, first, first + 1, head, tail, to_home);
-    if (head) {
-        DT_TRY(clip(l, s, in, box, first, first + 1, head, cols, to_home));
-        first++;
-    }
-    if (tail < cols) {
-        DT_TRY(clip(l, s, in, box, first, last, 0, cols, to_home));
-        return clip(l, s, in, box, last, last + 1, 0, tail, to_home);
-    }
-    return clip(l, s, in, box, first, last + 1, 0, cols, to_home);
+    struct layout__rect parts[3];
+    int n = layout__rectangles(s, in, box->tensor, parts);
+    for (int i = 0; i < n; i++)
+        DT_TRY(clip(l, s, in, box, &parts[i], to_home));
+    return DT_OK;
 }
 
 /* The first interval that ends after element i. */
@@ -99,7 +104,7 @@ static int64_t first_interval(const struct dt_home *h, int64_t i)
     return lo;
 }
 
-static int with_home(struct list *l, const struct dt_space *s, const struct dt_home *home,
+static int with_home(struct layout__list *l, const struct dt_space *s, const struct dt_home *home,
                      const struct dt_box *box, bool to_home)
 {
     for (int64_t i = first_interval(home, s->offset[box->tensor]);
@@ -129,7 +134,7 @@ static int boxes_and_home(const struct dt_space *s, const struct dt_compute *c, 
 {
     int rc;
     struct dt_home own = {0};
-    struct list l = {.move = out};
+    struct layout__list l = {.move = out};
     DT_CHECK(done, rc, of_owner(home, rank, &own));
     for (int64_t b = 0; b < c->count; b++) {
         const struct dt_box *box = &c->boxes[b];
@@ -163,19 +168,38 @@ static bool overlap(const struct dt_box *a, const struct dt_box *b)
            b->col0 < a->col1;
 }
 
-/* Is no earlier `same` box of the list this one's replica? Boxes with equal gradients are
- * replicas, hence equal in extent or disjoint; anything between is a plan that arch did not make.
- */
-static int sends_first(const struct dt_compute *c, int64_t b, bool *first)
+/* Equal boxes side by side, in the order of the list. */
+static int by_extent(const void *a, const void *b)
 {
-    *first = true;
-    for (int64_t i = b - 1; i >= 0 && c->boxes[i].tensor == c->boxes[b].tensor; i--) {
-        if (c->boxes[i].gradient != DT_GRAD_SAME || !overlap(&c->boxes[i], &c->boxes[b]))
-            continue;
-        if (!same_box(&c->boxes[i], &c->boxes[b]))
-            return DT_FAIL(DT_E_INTERNAL, "boxes %lld and %lld of tensor %lld overlap in part",
-                           (long long)i, (long long)b, (long long)c->boxes[b].tensor);
-        *first = false;
+    const struct dt_box *x = *(const struct dt_box *const *)a;
+    const struct dt_box *y = *(const struct dt_box *const *)b;
+    int64_t p[] = {x->tensor, x->row0, x->row1, x->col0, x->col1};
+    int64_t q[] = {y->tensor, y->row0, y->row1, y->col0, y->col1};
+    for (int i = 0; i < 5; i++)
+        if (p[i] != q[i])
+            return p[i] < q[i] ? -1 : 1;
+    return (x > y) - (x < y);
+}
+
+/* Of `same` boxes the first of every extent sends. Boxes with equal gradients are replicas, hence
+ * equal in extent or disjoint; anything between is a plan that arch did not make. */
+static int choose_same(const struct dt_compute *c, const struct dt_box **same, int64_t count,
+                       bool *send)
+{
+    int64_t kept = 0;
+    if (count)
+        qsort(same, (size_t)count, sizeof *same, by_extent);
+    for (int64_t i = 0; i < count; i++)
+        if (kept == 0 || !same_box(same[kept - 1], same[i]))
+            same[kept++] = same[i];
+    for (int64_t i = 0; i < kept; i++) {
+        send[same[i] - c->boxes] = true;
+        for (int64_t j = i + 1;
+             j < kept && same[j]->tensor == same[i]->tensor && same[j]->row0 < same[i]->row1; j++)
+            if (overlap(same[i], same[j]))
+                return DT_FAIL(DT_E_INTERNAL, "boxes %lld and %lld of tensor %lld overlap in part",
+                               (long long)(same[i] - c->boxes), (long long)(same[j] - c->boxes),
+                               (long long)same[i]->tensor);
     }
     return DT_OK;
 }
@@ -184,16 +208,21 @@ int dt_move_reduce(const struct dt_space *s, const struct dt_compute *from,
                    const struct dt_home *home, int32_t rank, struct dt_move *out)
 {
     int rc;
-    bool *send;
+    int64_t count = 0;
+    bool *send = NULL;
+    const struct dt_box **same = NULL;
     *out = (struct dt_move){0};
-    DT_TRY(DT_NEW(&send, from->count));
+    DT_CHECK(done, rc, DT_NEW(&send, from->count));
+    DT_CHECK(done, rc, DT_NEW(&same, from->count));
     for (int64_t b = 0; b < from->count; b++) {
         send[b] = from->boxes[b].gradient == DT_GRAD_PARTIAL;
         if (from->boxes[b].gradient == DT_GRAD_SAME)
-            DT_CHECK(done, rc, sends_first(from, b, &send[b]));
+            same[count++] = &from->boxes[b];
     }
+    DT_CHECK(done, rc, choose_same(from, same, count, send));
     DT_CHECK(done, rc, boxes_and_home(s, from, send, home, rank, true, out));
 done:
+    free(same);
     free(send);
     return rc;
 }
@@ -203,7 +232,7 @@ int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const 
 {
     int rc;
     *out = (struct dt_move){0};
-    struct list l = {.move = out};
+    struct layout__list l = {.move = out};
     for (int64_t i = 0, j = 0; i < from->count && j < to->count;) {
         const struct dt_interval *a = &from->intervals[i], *b = &to->intervals[j];
         int64_t begin = layout__max(a->begin, b->begin), end = layout__min(a->end, b->end);
@@ -213,15 +242,15 @@ int dt_move_migrate(const struct dt_space *s, const struct dt_home *from, const 
             int64_t tensor = dt_space_at(s, begin);
             int64_t stop = layout__min(end, s->offset[tensor + 1]);
             DT_CHECK(fail, rc,
-                     push(&l, (struct dt_piece){.from = a->owner,
-                                                .to = b->owner,
-                                                .tensor = tensor,
-                                                .rows = 1,
-                                                .cols = stop - begin,
-                                                .from_at = a->at + (begin - a->begin),
-                                                .from_ld = stop - begin,
-                                                .to_at = b->at + (begin - b->begin),
-                                                .to_ld = stop - begin}));
+                     layout__push(&l, (struct dt_piece){.from = a->owner,
+                                                        .to = b->owner,
+                                                        .tensor = tensor,
+                                                        .rows = 1,
+                                                        .cols = stop - begin,
+                                                        .from_at = a->at + (begin - a->begin),
+                                                        .from_ld = stop - begin,
+                                                        .to_at = b->at + (begin - b->begin),
+                                                        .to_ld = stop - begin}));
             begin = stop;
         }
         if (a->end <= b->end)
