@@ -229,6 +229,11 @@ static int peer_gone(const struct dt_link *l)
                    strerror(l->error));
 }
 
+static int failed_before(const struct dt_link *l)
+{
+    return DT_FAIL(l->failed, "%s: the connection has failed before", l->peer);
+}
+
 /* ---- Bytes ---- */
 
 static void write_out(struct dt_link *l)
@@ -401,7 +406,7 @@ int dt_link_ready(struct dt_link *l, short revents)
 {
     bool empty = false;
     if (l->failed)
-        return DT_FAIL(l->failed, "%s: the connection has failed before", l->peer);
+        return failed_before(l);
     write_out(l);
     if (l->deaf || (revents & (POLLIN | POLLHUP | POLLERR))) {
         DT_TRY(read_in(l, &empty));
@@ -436,6 +441,8 @@ int dt_link_send(struct dt_link *l, const unsigned char *frame, int64_t bytes)
     if (bytes < 0)
         return (int)bytes; /* it could not be packed; the words are there */
     size_t waiting = held(&l->out) + held(&l->early), size = (size_t)bytes;
+    if (l->failed)
+        return failed_before(l);
     if (l->deaf || l->ended)
         return peer_gone(l);
     if (waiting + size + CLUSTER__MAC > OUT_MOST)
