@@ -204,7 +204,8 @@ struct dt_slot_info {
 };
 struct dt_slot_info dt_arch_slot(const struct dt_arch *a, enum dt_slot slot, enum dt_dtype compute);
 /* Rows of logits that are held at once for a micro-batch of up to T tokens: bounded by memory, a
- * pure function of (V, T), since it fixes the order of sums in the head's weight gradient. */
+ * pure function of (V, T), since it fixes the order of sums in the head's weight gradient. With
+ * T = INT64_MAX the bound alone: under `reduction: exact` it cuts the head's addends. */
 int64_t dt_arch_loss_chunk(const struct dt_arch *a, int64_t T);
 
 /* FLOPs of one sequence of s tokens, forward only: GEMMs 2·parameters-used·s plus attention

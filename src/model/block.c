@@ -171,17 +171,23 @@ void model__attention_forward(struct dt_model *m, int64_t layer)
                           model__f(m, DT_SLOT_X, layer), a->C);
 }
 
+static struct model__rows all_rows(const struct dt_model *m)
+{
+    return (struct model__rows){0, m->batch.T, m->batch.T};
+}
+
 void model__attention_backward(struct dt_model *m, int64_t layer, bool first)
 {
     const struct dt_arch *a = m->arch;
-    int64_t T = m->batch.T, width = (a->H + 2 * a->K) * a->D;
+    int64_t width = (a->H + 2 * a->K) * a->D;
     float *dx = model__f(m, DT_SLOT_DX, 0);     /* [T, C] */
     float *datt = model__f(m, DT_SLOT_DATT, 0); /* [T, H * D] */
     float *dqkv = model__f(m, DT_SLOT_DQKV, 0); /* [T, (H + 2K) D] */
     float *dn = model__f(m, DT_SLOT_DN, 0);     /* [T, C] */
     struct dt_attention at = attention(m, layer);
     model__linear_backward(m, (struct model__linear){layer, DT_O_W, DT_O_B},
-                           model__f32(at.o, a->H * a->D), dx, a->C, T, datt, false, first);
+                           model__f32(at.o, a->H * a->D), dx, a->C, all_rows(m), datt, false,
+                           first);
     at.d_o = datt;
     at.dq = dqkv, at.dk = dqkv + a->H * a->D, at.dv = dqkv + (a->H + a->K) * a->D;
     at.ldd = width;
@@ -191,15 +197,13 @@ void model__attention_backward(struct dt_model *m, int64_t layer, bool first)
         struct dt_norm n = qk_norm(m, layer, which);
         n.dy = n.dx = which ? at.dk : at.dq;
         n.ldy = n.lddx = width;
-        n.dw = model__g(m, layer, which ? DT_K_NORM : DT_Q_NORM);
-        if (first && n.dw)
-            dt_k->zero(n.dw, (size_t)a->D * sizeof(float));
-        dt_k->norm_backward(&n);
+        model__norm_gradient(m, n, dt_arch_tensor(a, layer, which ? DT_K_NORM : DT_Q_NORM), -1,
+                             first);
     }
     struct part part[3];
     for (int i = 0, n = qkv_parts(m, layer, part); i < n; i++)
         model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N1, layer),
-                               dqkv + part[i].column, width, T, dn, i > 0, first);
+                               dqkv + part[i].column, width, all_rows(m), dn, i > 0, first);
     model__norm_backward(m, norm1(layer), dn, dx, true, first);
 }
 
@@ -242,12 +246,13 @@ void model__mlp_backward(struct dt_model *m, int64_t layer, bool first)
     const float *g = model__f(m, DT_SLOT_GU, layer);
     activate(m, layer);
     model__linear_backward(m, (struct model__linear){layer, DT_DOWN_W, DT_DOWN_B},
-                           model__mat(m, DT_SLOT_ACT, 0), dx, a->C, T, dact, false, first);
+                           model__mat(m, DT_SLOT_ACT, 0), dx, a->C, all_rows(m), dact, false,
+                           first);
     dt_k->act_backward(act_kind(m), dgu, a->gated ? dgu + a->F : NULL, ld, dact, a->F, g,
                        a->gated ? g + a->F : NULL, ld, T, a->F);
     struct part part[2];
     for (int i = 0, n = mlp_parts(m, layer, part); i < n; i++)
         model__linear_backward(m, part[i].map, model__mat(m, DT_SLOT_N2, layer),
-                               dgu + part[i].column, ld, T, dn, i > 0, first);
+                               dgu + part[i].column, ld, all_rows(m), dn, i > 0, first);
     model__norm_backward(m, norm2(layer), dn, dx, true, first);
 }

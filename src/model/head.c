@@ -22,6 +22,10 @@ void model__embed_forward(struct dt_model *m)
 void model__embed_backward(struct dt_model *m, bool first)
 {
     const struct dt_arch *a = m->arch;
+    if (m->exact) {
+        model__exact_embed(m, first);
+        return;
+    }
     float *de = model__g(m, -1, DT_EMBED_W), *dp = model__g(m, -1, DT_POSITION_W);
     /* A tied embedding's gradient was begun by the head. */
     if (first && de && !a->tied)
@@ -37,16 +41,10 @@ void model__head_forward(struct dt_model *m)
     model__norm_forward(m, final_norm());
 }
 
-static struct dt_mat rows_of(struct dt_mat x, int64_t row)
-{
-    x.p = (const unsigned char *)x.p + (size_t)(row * x.ld) * dt_dtype_size(x.dtype);
-    return x;
-}
-
 float *dt_model_logits(struct dt_model *m, int64_t row, int64_t n)
 {
     float *logits = model__f(m, DT_SLOT_LOGITS, 0);
-    model__linear_forward(m, head, rows_of(model__mat(m, DT_SLOT_NF, 0), row), n, logits,
+    model__linear_forward(m, head, model__from_row(model__mat(m, DT_SLOT_NF, 0), row), n, logits,
                           m->arch->V, NULL, 0);
     return logits;
 }
@@ -61,26 +59,40 @@ void dt_model_loss(struct dt_model *m)
     }
 }
 
+/* The end of the rows from `row` on whose logits are held at once: as many as fit or, when exact,
+ * as many whole addends as fit. `most` is a function of V alone, and no addend is longer than the
+ * longest sequence, so one always fits. */
+static int64_t chunk_end(const struct dt_model *m, int64_t row, int64_t most)
+{
+    int64_t T = m->batch.T, end = T - row < m->logits_rows ? T : row + m->logits_rows, cut = row;
+    if (!m->exact)
+        return end;
+    for (int64_t next; cut < end && (next = model__addend_end(m, cut, most)) <= end; cut = next)
+        ;
+    return cut;
+}
+
 void model__head_backward(struct dt_model *m, bool first)
 {
     const struct dt_arch *a = m->arch;
     double *loss = model__slot(m, DT_SLOT_LOSS, 0);
     float *dn = model__f(m, DT_SLOT_DN, 0); /* [T, C] */
     float *dx = model__f(m, DT_SLOT_DX, 0);
-    for (int64_t row = 0; row < m->batch.T; row += m->logits_rows) {
-        int64_t n = m->batch.T - row < m->logits_rows ? m->batch.T - row : m->logits_rows;
-        float *logits = dt_model_logits(m, row, n);
-        dt_k->loss(logits, a->V, m->batch.targets + row, loss + row, n, a->V, false);
-        model__linear_backward(m, head, rows_of(model__mat(m, DT_SLOT_NF, 0), row), logits, a->V, n,
-                               dn + row * a->C, false, first && row == 0);
+    struct model__rows rows = {.addend = dt_arch_loss_chunk(a, INT64_MAX)};
+    for (int64_t row = 0; row < m->batch.T; row += rows.n) {
+        rows.first = row;
+        rows.n = chunk_end(m, row, rows.addend) - row;
+        float *logits = dt_model_logits(m, row, rows.n);
+        dt_k->loss(logits, a->V, m->batch.targets + row, loss + row, rows.n, a->V, false);
+        model__linear_backward(m, head, model__from_row(model__mat(m, DT_SLOT_NF, 0), row), logits,
+                               a->V, rows, dn + row * a->C, false, first && row == 0);
     }
     model__norm_backward(m, final_norm(), dn, dx, false, first);
 }
 
-double dt_model_loss_sum(const struct dt_model *m, double total)
+double dt_model_sequence_loss(const struct dt_model *m, int64_t sequence)
 {
     const double *loss = model__slot(m, DT_SLOT_LOSS, 0);
-    for (int64_t s = 0; s < m->batch.sequences; s++)
-        total += dt_k->sum(loss + m->batch.start[s], m->batch.start[s + 1] - m->batch.start[s]);
-    return total;
+    const int32_t *start = m->batch.start + sequence;
+    return dt_k->sum(loss + start[0], start[1] - start[0]);
 }

@@ -34,42 +34,52 @@ void model__linear_forward(const struct dt_model *m, struct model__linear l, str
     dt_k->gemm(&g);
 }
 
-void model__linear_gradient(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, bool first)
+static void bias_gradient(struct dt_model *m, struct model__linear l, const float *dy, int64_t lddy,
+                          int64_t N, struct model__rows rows, bool first)
 {
-    const struct dt_tensor *t = tensor(m, l);
-    int64_t out, in;
-    extent(t, &out, &in);
-    float *dw = model__g(m, l.layer, l.weight), *db = model__g(m, l.layer, l.bias);
-    if (dw) {
-        struct dt_gemm g = gemm(m);
-        struct dt_mat d = model__f32(dy, lddy);
-        g.a = t->transposed ? x : d;
-        g.b = t->transposed ? d : x;
-        g.a.trans = !g.a.trans;
-        g.M = t->rows, g.N = t->cols, g.K = T;
-        g.c = dw, g.ldc = t->cols;
-        g.add = first ? NULL : dw, g.ldadd = t->cols;
-        dt_k->gemm(&g);
+    if (m->exact) {
+        model__exact_bias(m, dt_arch_tensor(m->arch, l.layer, l.bias), dy, lddy, N, rows, first);
+        return;
     }
-    if (db) {
-        if (first)
-            dt_k->zero(db, (size_t)out * sizeof *db);
-        dt_k->bias_backward(db, dy, lddy, T, out);
-    }
+    float *db = model__g(m, l.layer, l.bias);
+    if (!db)
+        return;
+    if (first)
+        dt_k->zero(db, (size_t)N * sizeof *db);
+    dt_k->bias_backward(db, dy, lddy, rows.n, N);
 }
 
-void model__linear_backward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx,
-                            bool first)
+static void weight_gradient(struct dt_model *m, struct model__linear l, struct dt_mat x,
+                            struct dt_mat dy, struct model__rows rows, bool first)
 {
     const struct dt_tensor *t = tensor(m, l);
-    model__linear_gradient(m, l, x, dy, lddy, T, first);
-    if (!dx)
-        return;
     struct dt_gemm g = gemm(m);
-    g.M = T;
+    g.a = t->transposed ? x : dy;
+    g.b = t->transposed ? dy : x;
+    g.a.trans = !g.a.trans;
+    g.M = t->rows, g.N = t->cols, g.K = rows.n;
+    if (m->exact) {
+        model__exact_weight(m, dt_arch_tensor(m->arch, l.layer, l.weight), &g, rows, first);
+        return;
+    }
+    float *dw = model__g(m, l.layer, l.weight);
+    if (!dw)
+        return;
+    g.c = dw, g.ldc = t->cols;
+    g.add = first ? NULL : dw, g.ldadd = t->cols;
+    dt_k->gemm(&g);
+}
+
+void model__linear_backward(struct dt_model *m, struct model__linear l, struct dt_mat x,
+                            const float *dy, int64_t lddy, struct model__rows rows, float *dx,
+                            bool add_dx, bool first)
+{
+    const struct dt_tensor *t = tensor(m, l);
+    struct dt_gemm g = gemm(m);
+    g.M = rows.n;
     extent(t, &g.K, &g.N);
+    weight_gradient(m, l, x, model__f32(dy, lddy), rows, first);
+    bias_gradient(m, l, dy, lddy, g.K, rows, first);
     g.a = model__f32(dy, lddy);
     g.b = model__f32(model__w(m, l.layer, l.weight), t->cols);
     g.b.trans = t->transposed;
@@ -108,18 +118,31 @@ void model__norm_forward(const struct dt_model *m, struct model__norm n)
     dt_k->norm_forward(&k);
 }
 
-void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy,
-                          float *dx, bool add_dx, bool first)
+static float *norm_sum(struct dt_model *m, int64_t tensor_index, int64_t cols, bool first)
+{
+    float *sum = tensor_index < 0 ? NULL : m->gradient[tensor_index];
+    if (sum && first)
+        dt_k->zero(sum, (size_t)cols * sizeof *sum);
+    return sum;
+}
+
+void model__norm_gradient(struct dt_model *m, struct dt_norm n, int64_t w, int64_t b, bool first)
+{
+    if (m->exact) {
+        model__exact_norm(m, &n, w, b, first);
+        return;
+    }
+    n.dw = norm_sum(m, w, n.cols, first);
+    n.db = norm_sum(m, b, n.cols, first);
+    dt_k->norm_backward(&n);
+}
+
+void model__norm_backward(struct dt_model *m, struct model__norm n, const float *dy, float *dx,
+                          bool add_dx, bool first)
 {
     struct dt_norm k = norm(m, n);
-    size_t bytes = (size_t)m->arch->C * sizeof(float);
     k.dy = dy;
     k.dx = dx, k.lddx = m->arch->C, k.add_dx = add_dx;
-    k.dw = model__g(m, n.layer, n.weight);
-    k.db = model__g(m, n.layer, n.bias);
-    if (first && k.dw)
-        dt_k->zero(k.dw, bytes);
-    if (first && k.db)
-        dt_k->zero(k.db, bytes);
-    dt_k->norm_backward(&k);
+    model__norm_gradient(m, k, dt_arch_tensor(m->arch, n.layer, n.weight),
+                         dt_arch_tensor(m->arch, n.layer, n.bias), first);
 }

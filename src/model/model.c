@@ -12,6 +12,7 @@ int dt_model_open(struct dt_model *m, const struct dt_arch *arch)
     *m = (struct dt_model){.arch = arch};
     DT_CHECK(fail, rc, DT_NEW(&m->weight, arch->tensor_count));
     DT_CHECK(fail, rc, DT_NEW(&m->gradient, arch->tensor_count));
+    DT_CHECK(fail, rc, DT_NEW(&m->fixed, arch->tensor_count));
     DT_CHECK(fail, rc, DT_NEW(&m->slot, DT_SLOTS * (arch->L + 1)));
     return DT_OK;
 fail:
@@ -23,6 +24,7 @@ void dt_model_close(struct dt_model *m)
 {
     free(m->weight);
     free(m->gradient);
+    free(m->fixed);
     free(m->slot);
     *m = (struct dt_model){0};
 }
@@ -54,6 +56,7 @@ void dt_model_carve(struct dt_model *m, const struct dt_arch *arch,
 {
     m->compute = o->compute;
     m->recompute = o->recompute;
+    m->exact = o->exact && o->train;
     m->max_tokens = o->max_tokens;
     m->logits_rows = dt_arch_loss_chunk(arch, o->max_tokens);
     for (int slot = 0; slot < DT_SLOTS; slot++)
@@ -66,6 +69,7 @@ void dt_model_carve(struct dt_model *m, const struct dt_arch *arch,
     m->gemm_work = dt_arena_reserve(arena, dt_gemm_work_bytes());
     m->attention_work =
         dt_arena_reserve(arena, dt_attention_work_bytes(arch->H, arch->K, arch->D, o->max_tokens));
+    m->tile = m->exact ? dt_arena_reserve(arena, (size_t)model__tile(arch) * sizeof(float)) : NULL;
 }
 
 void dt_model_prepare(struct dt_model *m, const struct dt_model_options *o)

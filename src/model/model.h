@@ -33,7 +33,7 @@ struct dt_model {
     bool recompute;        /* blocks share one set of kept slots, but for DT_SLOT_X */
     int64_t max_tokens;    /* rows the slots have */
     const float **weight;  /* [tensor_count] */
-    float **gradient;      /* [tensor_count], NULL: frozen */
+    float **gradient;      /* [tensor_count], NULL: frozen; not used when exact */
     void **slot;           /* [DT_SLOTS * (L + 1)] */
     const float *rope;     /* [positions, 2, half] or NULL */
     int64_t rope_positions;
@@ -41,6 +41,13 @@ struct dt_model {
     struct dt_cache *cache;     /* NULL but for generation */
     int64_t logits_rows;        /* rows of DT_SLOT_LOGITS */
     struct dt_microbatch batch; /* what the segments work on */
+    /* `reduction: exact` (docs/numerics.md): gradients are sums of fixed-point addends. */
+    bool exact;
+    int64_t **fixed; /* [tensor_count] accumulators instead of gradient[]; NULL: frozen */
+    int fixed_scale; /* an addend is its fp32 value times 2^fixed_scale, rounded ... */
+    int fixed_limit; /* ... and must stay below 2^fixed_limit in size */
+    int fixed_flags; /* DT_FIXED_*: gathered by backward, cleared by the caller */
+    float *tile;     /* one addend of (a part of) one tensor */
 };
 
 struct dt_model_options {
@@ -50,27 +57,30 @@ struct dt_model_options {
     int64_t rope_length; /* length that dynamic RoPE scales to; usually = positions */
     bool train;          /* backward's slots too */
     bool recompute;
+    bool exact; /* gradients as fixed point; with train only */
 };
 
 /* Divide an arena: with an arena that only counts (base NULL), counts the same bytes. */
 void dt_model_carve(struct dt_model *m, const struct dt_arch *arch,
                     const struct dt_model_options *o, struct dt_arena *arena);
-/* Tables (pointers, not tensors); weight[] and gradient[] are for the caller to fill. */
+/* Tables (pointers, not tensors); weight[], gradient[] and, when exact, fixed[] with its scale and
+ * limit are for the caller to fill. */
 int dt_model_open(struct dt_model *m, const struct dt_arch *arch);
 void dt_model_close(struct dt_model *m);
 /* After carving with memory: compute the tables (RoPE). */
 void dt_model_prepare(struct dt_model *m, const struct dt_model_options *o);
 
 void dt_model_forward(struct dt_model *m, enum dt_segment_kind segment, int64_t layer);
-/* first: write gradients instead of adding to them. */
+/* first: write gradients instead of adding to them.
+ *
+ * When exact, what a sequence gives to an accumulator, to the gradient passed down and to its loss
+ * has the same bits whatever else is in the micro-batch. */
 void dt_model_backward(struct dt_model *m, enum dt_segment_kind segment, int64_t layer, bool first);
 /* After forward of HEAD, without gradients: DT_SLOT_LOSS of every row. */
 void dt_model_loss(struct dt_model *m);
 /* Logits of rows [row, row + n), n <= logits_rows: out -> DT_SLOT_LOGITS [n, V]. */
 float *dt_model_logits(struct dt_model *m, int64_t row, int64_t n);
-/* total plus the losses of the micro-batch, in DT_SLOT_LOSS: summed per sequence, then added in
- * sequence order, so that the sum over a batch does not depend on how it was cut into
- * micro-batches. */
-double dt_model_loss_sum(const struct dt_model *m, double total);
+/* Loss of one sequence of the micro-batch: its rows' losses (DT_SLOT_LOSS), summed in order. */
+double dt_model_sequence_loss(const struct dt_model *m, int64_t sequence);
 
 #endif

@@ -28,6 +28,13 @@ static inline float *model__g(const struct dt_model *m, int64_t layer, enum dt_r
     return i < 0 ? NULL : m->gradient[i];
 }
 
+/* The rows from `row` on. */
+static inline struct dt_mat model__from_row(struct dt_mat x, int64_t row)
+{
+    x.p = (const unsigned char *)x.p + (size_t)(row * x.ld) * dt_dtype_size(x.dtype);
+    return x;
+}
+
 /* A slot that only enters GEMMs: bf16 under bf16 compute, fp32 otherwise (arch/ says which). */
 static inline struct dt_mat model__mat(const struct dt_model *m, enum dt_slot slot, int64_t layer)
 {
@@ -49,13 +56,15 @@ struct model__linear {
 /* y [T, out] = x [T, in] · Wᵀ + b (+ add) */
 void model__linear_forward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
                            int64_t T, float *y, int64_t ldy, const float *add, int64_t ldadd);
-/* dx [T, in] (+)= dy · W when dx; dW (+)= dyᵀ · x, db likewise, when they train. */
-void model__linear_backward(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, float *dx, bool add_dx,
-                            bool first);
-/* dW (+)= dyᵀ · x and db (+)= Σ dy alone. */
-void model__linear_gradient(const struct dt_model *m, struct model__linear l, struct dt_mat x,
-                            const float *dy, int64_t lddy, int64_t T, bool first);
+/* Rows [first, first + n) of the micro-batch, which the operands of a call hold. */
+struct model__rows {
+    int64_t first, n;
+    int64_t addend; /* when exact: most rows of an addend; it ends with its sequence anyway */
+};
+/* dx [n, in] (+)= dy · W;  dW (+)= dyᵀ · x and db (+)= Σ dy when they train. */
+void model__linear_backward(struct dt_model *m, struct model__linear l, struct dt_mat x,
+                            const float *dy, int64_t lddy, struct model__rows rows, float *dx,
+                            bool add_dx, bool first);
 
 /* The norms of a block and the final one: which tensors and slots they use. */
 struct model__norm {
@@ -65,8 +74,28 @@ struct model__norm {
 };
 void model__norm_forward(const struct dt_model *m, struct model__norm n);
 /* dx (+)= gradient of the norm's input, from dy [T, C]. */
-void model__norm_backward(const struct dt_model *m, struct model__norm n, const float *dy,
-                          float *dx, bool add_dx, bool first);
+void model__norm_backward(struct dt_model *m, struct model__norm n, const float *dy, float *dx,
+                          bool add_dx, bool first);
+
+/* The backward of a norm whose tensors have these indices (-1: none), of QK norms too. */
+void model__norm_gradient(struct dt_model *m, struct dt_norm n, int64_t w, int64_t b, bool first);
+
+/* ---- exact.c: gradients as sums of fixed-point addends ---- */
+
+/* Elements of struct dt_model's tile. */
+int64_t model__tile(const struct dt_arch *a);
+/* Where the addend that begins at `row` of the micro-batch ends. */
+int64_t model__addend_end(const struct dt_model *m, int64_t row, int64_t most);
+/* Tensor w += op(A) · op(B), whose K are the rows. */
+void model__exact_weight(struct dt_model *m, int64_t w, const struct dt_gemm *g,
+                         struct model__rows rows, bool first);
+/* Tensor b += Σ dy [n, N] */
+void model__exact_bias(struct dt_model *m, int64_t b, const float *dy, int64_t lddy, int64_t N,
+                       struct model__rows rows, bool first);
+/* n as for dt_kernels.norm_backward but for dw and db: tensors w and b instead, -1: none. */
+void model__exact_norm(struct dt_model *m, const struct dt_norm *n, int64_t w, int64_t b,
+                       bool first);
+void model__exact_embed(struct dt_model *m, bool first);
 
 void model__attention_forward(struct dt_model *m, int64_t layer);
 void model__attention_backward(struct dt_model *m, int64_t layer, bool first);
