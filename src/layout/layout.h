@@ -54,7 +54,7 @@ struct dt_home {
 
 /* Deals every bucket out over all workers, in proportion to share[workers] (NULL: equal), cut on
  * block edges, so that a bucket's gather and reduce load all of them evenly. What rounding takes
- * from a worker in one bucket it gets in the next ones: in all a worker is within a few blocks of
+ * from a worker in one bucket it gets in the next ones: in all a worker is within two blocks of
  * its share. A worker may get nothing; one of share 0 gets nothing. Storage of a worker: its
  * intervals one after the other. */
 int dt_home_buckets(const struct dt_space *s, int32_t workers, const double *share,

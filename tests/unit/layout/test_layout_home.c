@@ -112,6 +112,35 @@ static void test_buckets_are_dealt_evenly(void **state)
     }
 }
 
+/* More workers than a bucket has blocks: most get nothing of most buckets, yet in all nobody is
+ * left behind, since a bucket goes first to those who are owed most. */
+static void test_many_workers_few_blocks(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 100; round++) {
+        struct dt_arch *arch;
+        struct dt_space s;
+        struct dt_home h;
+        char json[512];
+        double share[512], total = random_shares(512, share);
+        snprintf(json, sizeof json,
+                 "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_hidden_layers\":%d,"
+                 "\"num_attention_heads\":4,\"num_key_value_heads\":1,"
+                 "\"intermediate_size\":%d,\"vocab_size\":%d,"
+                 "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5}",
+                 8 * (1 + (int)below(12)), 1 + (int)below(30), 8 + (int)below(200),
+                 10 + (int)below(200));
+        open_space(json, &arch, &s, true);
+        assert_int_equal(dt_home_buckets(&s, 512, share, &h), 0);
+        for (int32_t w = 0; w < 512; w++) {
+            double ideal = share[w] / total * (double)s.elements;
+            assert_true(fabs((double)dt_home_elements(&h, w) - ideal) <= 2 * BLOCK);
+        }
+        dt_home_free(&h);
+        close_space(arch, &s);
+    }
+}
+
 static void test_shares_that_are_none(void **state)
 {
     (void)state;
@@ -293,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_buckets_are_the_space),
         cmocka_unit_test(test_buckets_are_dealt_evenly),
+        cmocka_unit_test(test_many_workers_few_blocks),
         cmocka_unit_test(test_shares_that_are_none),
         cmocka_unit_test(test_save_is_disjoint_in_pages),
         cmocka_unit_test(test_save_of_one),
