@@ -297,23 +297,10 @@ int64_t dt_pack_text(unsigned char *buf, size_t size, int type, int32_t rank, co
 {
     struct cluster__wire w;
     cluster__frame_begin(&w, buf, size, type, rank);
-    switch (type) {
-    case DT_MSG_JOB:
-    case DT_MSG_READY:
-    case DT_MSG_LOG:
-    case DT_MSG_BYE:
-    case DT_MSG_STATUS:
-    case DT_MSG_RESULT:
-        break;
-    case DT_MSG_KILL:
-    case DT_MSG_GO:
-    case DT_MSG_STOP:
-        if (bytes > 0)
-            cluster__fault(&w, "payload", "there is none in this type");
-        break;
-    default:
-        cluster__fault(&w, "type", "it carries something else");
-    }
+    if (type <= DT_MSG_NONE || type >= DT_MSG_TYPES)
+        cluster__fault(&w, "type", "there is no such type");
+    if (bytes > 0 && (type == DT_MSG_KILL || type == DT_MSG_GO || type == DT_MSG_STOP))
+        cluster__fault(&w, "payload", "there is none in this type");
     const unsigned char *payload = (const unsigned char *)text;
     cluster__raw(&w, "text", &payload, bytes);
     return cluster__frame_end(&w);

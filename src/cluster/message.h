@@ -177,7 +177,7 @@ int64_t dt_pack_failed(unsigned char *buf, size_t size, int type, int32_t rank,
                        const struct dt_msg_failed *m);
 int dt_unpack_failed(const struct dt_frame *f, struct dt_msg_failed *m);
 /* JOB, READY, LOG, BYE, STATUS, RESULT: the payload is the text (not terminated). KILL, GO, STOP:
- * empty. */
+ * empty. Any other type: a payload that came in a frame, to pass it on. */
 int64_t dt_pack_text(unsigned char *buf, size_t size, int type, int32_t rank, const char *text,
                      size_t bytes);
 /* dt_msg_saved.ranges: packed_bytes for `count` ranges, one written, one read. */

@@ -49,6 +49,7 @@ AGAIN(evaluated)
 AGAIN(save)
 AGAIN(saved)
 AGAIN(pulse)
+
 static int64_t again_failed(const struct dt_frame *f, unsigned char *out, size_t size)
 {
     static struct dt_msg_failed m;
@@ -261,6 +262,9 @@ static void same_bytes(const char *name, int64_t n,
                        int64_t (*again)(const struct dt_frame *, unsigned char *, size_t))
 {
     struct dt_frame f = frame_of(first, n);
+    assert_int_equal(dt_pack_text(second, MOST, f.type, f.rank, (const char *)f.payload, f.bytes),
+                     n);
+    assert_memory_equal(first, second, (size_t)n); /* passed on as it is */
     int64_t m = again(&f, second, MOST);
     if (m != n)
         fail_msg("%s: %lld bytes, then %lld: %s", name, (long long)n, (long long)m,
@@ -526,7 +530,8 @@ static void texts(void **state)
     assert_memory_equal(f.payload, "two\nlines\n", 10);
     assert_int_equal(dt_pack_text(first, MOST, DT_MSG_GO, 3, NULL, 0), DT_MESSAGE_HEADER);
     assert_fails(dt_pack_text(first, MOST, DT_MSG_KILL, 3, "x", 1), DT_E_INTERNAL, "KILL");
-    assert_fails(dt_pack_text(first, MOST, DT_MSG_VOTE, 3, "x", 1), DT_E_INTERNAL, "VOTE");
+    assert_fails(dt_pack_text(first, MOST, DT_MSG_NONE, 3, "x", 1), DT_E_INTERNAL, "no such type");
+    assert_fails(dt_pack_text(first, MOST, DT_MSG_TYPES, 3, "x", 1), DT_E_INTERNAL, "no such type");
     assert_fails(dt_pack_text(first, 20, DT_MSG_LOG, 3, "12345", 5), DT_E_INTERNAL, "full");
     struct dt_msg_started started;
     assert_fails(dt_unpack_started(&f, &started), DT_E_DATA, "expected a frame of type STARTED");
