@@ -20,7 +20,7 @@ struct deal {
 
 /* The level for which sum of max(0, claim - level) is `elements`: cutting all claims down by it
  * serves first who is owed most. Claims add up to `elements`, so the level is between 0 and the
- * largest. Halving stops long below one element. */
+ * largest. Halving ends a little below it, where the sum is surely not 0. */
 static double level_of(const struct deal *d, double elements)
 {
     double low = 0, high = 0;
@@ -35,7 +35,7 @@ static double level_of(const struct deal *d, double elements)
         else
             high = middle;
     }
-    return high;
+    return low;
 }
 
 static void keep(struct deal *d, int32_t owner, int64_t begin, int64_t end)

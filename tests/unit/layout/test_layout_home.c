@@ -141,6 +141,30 @@ static void test_many_workers_few_blocks(void **state)
     }
 }
 
+/* Buckets of fewer elements than there are workers: a claim is a fraction of an element. */
+static void test_claims_below_one_element(void **state)
+{
+    (void)state;
+    static const char two_wide[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":2,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":1,\"num_key_value_heads\":1,\"intermediate_size\":1,"
+        "\"vocab_size\":3,\"max_position_embeddings\":8,\"rms_norm_eps\":1e-5,"
+        "\"tie_word_embeddings\":true}";
+    struct dt_arch *arch;
+    struct dt_space s;
+    struct dt_home h;
+    open_space(two_wide, &arch, &s, true);
+    assert_int_equal(dt_home_buckets(&s, 20000, NULL, &h), 0);
+    int64_t at = 0;
+    for (int64_t i = 0; i < h.count; i++) {
+        assert_int_equal(h.intervals[i].begin, at);
+        at = h.intervals[i].end;
+    }
+    assert_int_equal(at, s.elements);
+    dt_home_free(&h);
+    close_space(arch, &s);
+}
+
 static void test_shares_that_are_none(void **state)
 {
     (void)state;
@@ -323,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_buckets_are_the_space),
         cmocka_unit_test(test_buckets_are_dealt_evenly),
         cmocka_unit_test(test_many_workers_few_blocks),
+        cmocka_unit_test(test_claims_below_one_element),
         cmocka_unit_test(test_shares_that_are_none),
         cmocka_unit_test(test_save_is_disjoint_in_pages),
         cmocka_unit_test(test_save_of_one),
