@@ -6,7 +6,8 @@
  * for this connection and direction over (counter, frame), so nothing can be injected, replayed,
  * reordered or reflected. Nothing is encrypted. Socket pairs inside one machine are plain.
  *
- * MACs and keys: libsodium (keyed BLAKE2b, crypto_generichash). */
+ * MACs and keys: libsodium (keyed BLAKE2b, crypto_generichash); docs/protocol.md gives the bytes. A
+ * link belongs to one thread at a time. */
 #ifndef DT_CLUSTER_LINK_H
 #define DT_CLUSTER_LINK_H
 

@@ -12,11 +12,11 @@
 #include "train/control.h"
 
 #define DT_MESSAGE_VERSION 1
-#define DT_MESSAGE_HEADER 16                /* bytes: u32 payload length, u8 version, u8 type, u16 0, i32 rank, u32 0 */
-#define DT_MESSAGE_MOST ((size_t)16 << 20)  /* payload bytes once a link is trusted */
-#define DT_MESSAGE_STRANGER ((size_t)4096)  /* before that */
-#define DT_MSG_WORKERS 4096                 /* ranks 0 .. 4095 */
-#define DT_EVERYBODY (-1)                   /* rank: all workers of the receiving agent; or the agent itself */
+/* Bytes: u32 payload length, u8 version, u8 type, u16 0, i32 rank, u32 0. */
+#define DT_MESSAGE_HEADER 16
+#define DT_MESSAGE_MOST ((size_t)16 << 20) /* bytes of a payload */
+#define DT_MSG_WORKERS 4096                /* ranks 0 .. 4095 */
+#define DT_EVERYBODY (-1)                  /* rank: the agent itself, or all of its workers */
 
 /*    name        sender -> receiver: what */
 #define DT_MESSAGES(X)                                                                             \
@@ -35,22 +35,22 @@
     X(EVALUATED) /* worker -> coordinator, and the total back: dt_msg_evaluated */                 \
     X(SAVE)      /* worker -> coordinator: ready to write step k: dt_msg_save; back: where to */   \
     X(SAVED)     /* worker -> coordinator: dt_msg_saved; back: the outcome (no ranges) */          \
-    X(PULSE)     /* worker -> agent -> coordinator, agent -> coordinator, and back: dt_msg_pulse */\
-    X(LOG)       /* agent -> coordinator: text, whole lines that a worker wrote */                 \
-    X(BROKEN)    /* worker -> coordinator: a transfer failed: dt_msg_failed with the peer */       \
-    X(FAILED)    /* worker -> coordinator: dt_msg_failed */                                        \
-    X(STOP)      /* agent -> coordinator: a signal asked; coordinator -> workers: stop early */    \
-    X(END)       /* coordinator -> agents and workers: dt_msg_failed (code 0: done) */             \
-    X(BYE)       /* worker or agent: leaves in good order; text (JSON) of results, may be empty */ \
-    X(STATUS)    /* ctl -> coordinator: no payload; back: text (JSON) */                           \
-    X(RESULT)    /* worker -> coordinator: text (JSON), of jobs other than training */
+    X(PULSE)  /* worker -> agent -> coordinator, agent -> coordinator, and back: dt_msg_pulse */   \
+    X(LOG)    /* agent -> coordinator: text, whole lines that a worker wrote */                    \
+    X(BROKEN) /* worker -> coordinator: a transfer failed: dt_msg_failed with the peer */          \
+    X(FAILED) /* worker -> coordinator: dt_msg_failed */                                           \
+    X(STOP)   /* agent -> coordinator: a signal asked; coordinator -> workers: stop early */       \
+    X(END)    /* coordinator -> agents and workers: dt_msg_failed (code 0: done) */                \
+    X(BYE)    /* worker or agent: leaves in good order; text (JSON) of results, may be empty */    \
+    X(STATUS) /* ctl -> coordinator: no payload; back: text (JSON) */                              \
+    X(RESULT) /* worker -> coordinator: text (JSON), of jobs other than training */
 
 enum dt_message_type {
     DT_MSG_NONE,
 #define X(name) DT_MSG_##name,
     DT_MESSAGES(X)
 #undef X
-    DT_MSG_TYPES
+        DT_MSG_TYPES
 };
 const char *dt_message_name(int type); /* "VOTE"; "?" for an unknown one */
 
@@ -89,7 +89,8 @@ struct dt_msg_died {
     int64_t pid;
     int32_t exit_code; /* -1: by signal */
     int32_t signal;
-    char words[DT_MSG_WORDS]; /* "killed by signal 9 (SIGKILL)", "killed: its control group ran out of memory ..." */
+    char words[DT_MSG_WORDS]; /* "killed by signal 9 (SIGKILL)", "killed: its control group ran out
+                                 of memory ..." */
 };
 struct dt_msg_address {
     int64_t epoch;
@@ -124,8 +125,8 @@ struct dt_msg_evaluated {
 };
 struct dt_msg_save {
     int64_t step;
-    bool go;               /* back: write; else `words` says why not */
-    char directory[4096];  /* back: the temporary directory with the files */
+    bool go;              /* back: write; else `words` says why not */
+    char directory[4096]; /* back: the temporary directory with the files */
     char words[DT_MSG_WORDS];
 };
 struct dt_msg_range {
