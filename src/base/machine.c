@@ -105,6 +105,21 @@ static void group_memory(struct dt_machine_memory *m, const char *controller,
     } while (parent(directory));
 }
 
+static int64_t group_field(const char *controller, const char *file, const char *name)
+{
+    char directory[1024], path[1100], text[8192];
+    if (!group_directory(controller, directory, sizeof directory))
+        return 0;
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    return read_small(path, text, sizeof text) ? field(text, name) : 0;
+}
+
+int64_t dt_machine_oom_kills(void)
+{
+    return group_field("", "memory.events", "oom_kill ") +
+           group_field("memory", "memory.oom_control", "oom_kill ");
+}
+
 void dt_machine_memory(struct dt_machine_memory *out)
 {
     char text[8192];

@@ -17,6 +17,9 @@ void dt_machine_memory(struct dt_machine_memory *out);
 /* Bytes that this process may still take: the lesser of `available` and `limit - used`. */
 int64_t dt_machine_memory_free(void);
 
+/* How many processes the kernel has killed for memory in this process's control group; 0 unknown. */
+int64_t dt_machine_oom_kills(void);
+
 /* Cores that this process may use: its affinity, cut by the control groups' quota (rounded up);
  * >= 1. */
 int dt_machine_threads(void);

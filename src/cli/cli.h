@@ -69,6 +69,7 @@ struct dt_cli_verb {
     const char *details;                 /* paragraphs for --help; may be NULL */
     const struct dt_cli_option *options; /* ends with name NULL; may be NULL */
     bool json;
+    bool hidden; /* not for people: help does not list it */
     bool config; /* keys of RUN.yaml may follow as --section.key=value */
 };
 

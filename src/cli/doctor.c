@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/machine.h"
+#include "cluster/cluster.h"
 #include "ops/ops.h"
 
 #include <stdlib.h>
@@ -106,9 +107,46 @@ static void advise(const struct findings *f)
         dt_warn("the current directory cannot be written");
 }
 
+/* ---- --comm: every link between local workers ---- */
+
+static json_t *flatten(const char *text)
+{
+    json_t *all = json_loads(text ? text : "[]", 0, NULL), *list = json_array(), *some, *link;
+    size_t i, k;
+    json_array_foreach (all, i, some)
+        json_array_foreach (some, k, link)
+            json_array_append(list, link);
+    json_decref(all);
+    return list;
+}
+
+static int measure_links(struct dt_cli *cli)
+{
+    char *text = NULL;
+    size_t i;
+    json_t *link;
+    DT_TRY(dt_cluster_measure((int32_t)dt_cli_int(cli, "workers"), &text));
+    json_t *links = flatten(text);
+    free(text);
+    if (cli->json)
+        return dt_cli_json(cli, json_pack("{s:o}", "links", links));
+    printf("link       latency     bandwidth  path\n");
+    json_array_foreach (links, i, link)
+        printf("%3lld - %-3lld %7.1f us %8.2f GB/s  %s\n",
+               (long long)json_integer_value(json_object_get(link, "from")),
+               (long long)json_integer_value(json_object_get(link, "to")),
+               json_number_value(json_object_get(link, "latency_us")),
+               json_number_value(json_object_get(link, "bandwidth_gbs")),
+               json_string_value(json_object_get(link, "path")));
+    json_decref(links);
+    return DT_OK;
+}
+
 static int run(struct dt_cli *cli)
 {
     struct findings f;
+    if (dt_cli_flag(cli, "comm"))
+        return measure_links(cli);
     DT_TRY(look(cli, &f));
     advise(&f);
     if (cli->json)
@@ -123,6 +161,10 @@ static const struct dt_cli_option options[] = {
     {"kernels", 0, "SET", DT_CLI_STRING, .fallback = "auto", .doc = "kernel set to use"},
     {"measure", .fallback = "true",
      .doc = "measure the peak of the CPU, about a second; --no-measure leaves it out"},
+    {"comm", .type = DT_CLI_FLAG,
+     .doc = "instead: start workers and measure latency and bandwidth of every pair"},
+    {"workers", 0, "N", DT_CLI_INT, .fallback = "2", .min = 2, .max = 64,
+     .doc = "workers of --comm"},
     {0},
 };
 

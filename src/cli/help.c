@@ -55,7 +55,8 @@ void dt_cli_help_all(FILE *f)
           "Trains Transformer language models.\n\nverbs:\n",
           f);
     for (size_t i = 0; dt_cli_verbs[i]; i++)
-        fprintf(f, "  %-10s %s\n", dt_cli_verbs[i]->name, dt_cli_verbs[i]->summary);
+        if (!dt_cli_verbs[i]->hidden)
+            fprintf(f, "  %-10s %s\n", dt_cli_verbs[i]->name, dt_cli_verbs[i]->summary);
     fputs("\nductile VERB --help tells about one. Exit codes: 0 done, 1 failure, 2 bad usage or "
           "configuration,\n3 bad data or model, 74 the last save failed, 75 stopped, start again "
           "to go "

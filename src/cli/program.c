@@ -25,8 +25,8 @@ const struct dt_cli_verb *const dt_cli_verbs[] = {
     NULL,
 };
 
-static const char *const later[] = {"import", "plan", "verify", "simulate", "profile",
-                                    "agent",  "ctl",  "inject", "serve"};
+static const char *const later[] = {"import",  "plan",   "verify", "simulate",
+                                    "profile", "inject", "serve"};
 
 const struct dt_cli_verb *dt_cli_find_verb(const char *name)
 {

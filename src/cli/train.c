@@ -1,7 +1,7 @@
 /* `ductile train RUN.yaml` */
 #include "cli/cli.h"
 
-#include "train/run.h"
+#include "cluster/cluster.h"
 
 #define MOST_KEYS 64
 
@@ -14,7 +14,7 @@ static int run(struct dt_cli *cli)
     o.allow_count = dt_cli_list(cli, "allow-change", allow, MOST_KEYS);
     o.allow = allow;
     DT_TRY(dt_run_config_load(cli->arguments[0], cli->overrides, cli->override_count, &config));
-    int rc = dt_train_run(&config, &o);
+    int rc = dt_cluster_train(&config, &o);
     dt_run_config_free(&config);
     return rc;
 }
@@ -36,11 +36,12 @@ const struct dt_cli_verb dt_cli_verb_train = {
     .min_arguments = 1,
     .max_arguments = 1,
     .summary = "train a model; goes on by itself from the newest checkpoint",
-    .details = "SIGTERM, SIGINT and SIGUSR1 save at the next step boundary and end with exit code "
+    .details = "With `workers` above 1 this process starts them and coordinates; under srun, mpirun or "
+               "torchrun's variables its tasks find each other.\nSIGTERM, SIGINT and SIGUSR1 save at the next step boundary and end with exit code "
                "75; the same command "
                "goes on.\nExit codes: 0 done, 2 bad usage or configuration, 3 bad data or model, "
                "74 the last save failed, "
-               "75 stopped (run again), 93 no progress over several starts, 1 anything else.",
+               "75 stopped or a worker was lost (run again), 93 no progress over several starts, 1 anything else.",
     .options = options,
     .config = true,
 };

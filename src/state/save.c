@@ -3,7 +3,8 @@
  * A file is a header, the trained elements in space order, then frozen tensors in their own dtype.
  * Its bytes are cut where the homes are cut, moved down to page edges (dt_home_save), so that no two
  * writers touch one page. What a writer then writes but is not home of, a few elements at each cut,
- * comes over comm first. Header bytes and frozen tensors every worker has. */
+ * comes over comm first. Header bytes and frozen tensors every worker has. A writer that cannot write
+ * still gives the others what they need: the save fails as a whole afterwards, and nobody hangs. */
 #include "state/state.h"
 
 #include "base/error.h"
@@ -15,7 +16,7 @@
 /* One file while it is written. */
 struct file {
     const struct dt_state *s;
-    struct dt_checkpoint_part *part;
+    struct dt_checkpoint_part *part; /* NULL: only give */
     int index; /* of DT_STATE_FILES */
     const struct dt_tensor_plan *plan;
     const float *array; /* [elements] home storage, NULL when nothing trains */
@@ -110,7 +111,8 @@ static int write_trained(const struct file *f)
     DT_CHECK(done, rc, DT_NEW(&b.requests, b.move.count + 1));
     DT_CHECK(done, rc, DT_NEW(&b.received, received + 1));
     DT_CHECK(done, rc, exchange(f, &b));
-    DT_CHECK(done, rc, write_pieces(f, &b));
+    if (f->part)
+        DT_CHECK(done, rc, write_pieces(f, &b));
 done:
     free(b.received);
     free(b.requests);
@@ -190,7 +192,7 @@ static int save_file(const struct dt_state *s, struct dt_checkpoint_part *part, 
     DT_CHECK(done, rc, cut_file(&f));
     DT_CHECK(done, rc, write_trained(&f));
     for (int64_t i = 0; i < f.range_count; i++) {
-        if (f.ranges[i].owner != s->rank)
+        if (!part || f.ranges[i].owner != s->rank)
             continue;
         DT_CHECK(done, rc, write_header(&f, &f.ranges[i]));
         if (index == 0)
@@ -208,9 +210,14 @@ int dt_state_save(const struct dt_state *s, struct dt_checkpoint_part *part)
     const struct dt_part *p = &s->parts[0];
     const float *arrays[DT_STATE_FILES] = {p->master, p->exp_avg, p->exp_avg_sq};
     DT_TRY(dt_state_files(s->arch, s->trainable, s->frozen_dtype, files));
-    int rc = DT_OK;
-    for (int k = 0; k < DT_STATE_FILES && rc >= 0; k++)
-        rc = save_file(s, part, k, &files[k].plan, arrays[k]);
+    struct dt_error_state first = {0};
+    for (int k = 0; k < DT_STATE_FILES; k++) {
+        int rc = save_file(s, first.code < 0 ? NULL : part, k, &files[k].plan, arrays[k]);
+        if (rc < 0 && first.code >= 0)
+            dt_error_save(rc, &first);
+        if (rc == DT_E_PEER || rc == DT_E_EPOCH || rc == DT_E_TIMEOUT)
+            break; /* the others are not there any more */
+    }
     dt_state_files_free(files);
-    return rc;
+    return first.code < 0 ? dt_error_restore(&first) : DT_OK;
 }

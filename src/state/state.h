@@ -112,7 +112,8 @@ void dt_state_files_free(struct dt_state_file files[DT_STATE_FILES]);
 /* Opens the data files of a save for dt_state_save. */
 int dt_state_part_open(const char *temp, struct dt_checkpoint_part **out);
 /* This worker's byte ranges of all files, header included where they are its: a move from home to
- * the same cut rounded to pages (DT_STATE_PAGE). All workers call it together. */
+ * the same cut rounded to pages (DT_STATE_PAGE). All workers call it together; one that has no file
+ * to write to (part NULL) gives the others what they need all the same. */
 #define DT_STATE_PAGE ((size_t)65536) /* the largest page of any machine that may mount the disk */
 int dt_state_save(const struct dt_state *s, struct dt_checkpoint_part *part);
 
