@@ -220,6 +220,10 @@ int dt_cluster_train(struct dt_run_config *config, const struct dt_train_options
     DT_TRY(dt_launch_detect(&l));
     if (l.workers > 0) /* mpirun -np N: N is the number */
         config->workers = (int64_t)l.workers * l.size;
+    if (config->rates.count > 0 && config->rates.count != config->workers)
+        return DT_FAIL(DT_E_CONFIG, "rates has %lld numbers, but %s started %lld workers",
+                       (long long)config->rates.count, dt_launcher_name(l.kind),
+                       (long long)config->workers);
     if (l.size > 1 && config->workers < l.size)
         return DT_FAIL(DT_E_CONFIG,
                        "workers: %lld, but %s started %d tasks, each a machine of its own; set workers "

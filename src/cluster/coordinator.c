@@ -139,9 +139,8 @@ static int start_agent(struct dt_coordinator *c, int64_t i)
         c->workers[rank].agent = (int32_t)i;
         DT_TRY(send_job(c, rank, m.threads));
     }
-    dt_info("host %s: worker%s %d%s%.0d, %d threads each", a->hello.host, a->count > 1 ? "s" : "",
-            a->first, a->count > 1 ? " to " : "", a->count > 1 ? a->first + a->count - 1 : 0,
-            m.threads);
+    dt_info("host %s: workers %d to %d, %d threads each", a->hello.host, a->first,
+            a->first + a->count - 1, m.threads);
     return DT_OK;
 }
 
@@ -221,23 +220,21 @@ static void take_address(struct dt_coordinator *c, const struct dt_frame *f)
 
 static void take_ready(struct dt_coordinator *c, const struct dt_frame *f)
 {
-    static double peak;
     json_t *o = json_loadb((const char *)f->payload, f->bytes, 0, NULL);
     const char *words = json_string_value(json_object_get(o, "words"));
     int32_t there = 0;
     c->workers[f->rank].ready = true;
     for (int32_t i = 0; i < c->o.job.workers; i++)
         there += c->workers[i].ready;
-    peak = there == 1 ? 0 : peak;
-    peak += json_number_value(json_object_get(o, "peak_gflops"));
+    c->peak_gflops += json_number_value(json_object_get(o, "peak_gflops"));
     if (there == c->o.job.workers) {
         if (words && words[0])
-            dt_info("%s; %d workers, peak %.0f GFLOP/s in all", words, there, peak);
+            dt_info("%s; %d workers, peak %.0f GFLOP/s in all", words, there, c->peak_gflops);
         enter(c, STAGE_RUNNING);
         c->last_decision = dt_clock_seconds();
         if (c->o.book) {
             dt_signals_steps_begin();
-            dt_book_begin(c->o.book, peak);
+            dt_book_begin(c->o.book, c->peak_gflops);
         }
         coordinator__broadcast(
             c, dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_GO, DT_EVERYBODY, "", 0));

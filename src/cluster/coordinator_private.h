@@ -66,6 +66,7 @@ struct dt_coordinator {
     struct dt_checkpoint_writer *writer;
     struct dt_error_state save_error; /* the first failure of a part */
     double longest_step, last_decision;
+    double peak_gflops; /* of the workers that are ready */
     /* the end */
     struct dt_error_state verdict; /* code 0: done */
     bool decided_end, stopped;

@@ -222,6 +222,7 @@ extern const struct dt_kernels *dt_k;
 int dt_kernels_select(const char *name);
 const struct dt_kernels *dt_kernels_find(const char *name); /* NULL: unknown or not runnable here */
 void dt_ops_set_threads(int threads); /* size of the one OpenMP team; opens it */
+void dt_ops_assume_threads(int threads); /* for sizes only: opens nothing */
 int dt_ops_threads(void);             /* of the calling thread: 1 while it is serial */
 /* While on, kernels that the calling thread calls run on it alone and leave the team to others. The
  * communication thread adds gradients so while the team computes. */

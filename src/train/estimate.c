@@ -137,12 +137,13 @@ static int estimate_worst(const struct dt_arch *arch, const struct dt_run_config
 
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
                     const bool *trainable, struct dt_batch_bound bound, size_t preparation,
-                    struct dt_estimate *out)
+                    int32_t rank, struct dt_estimate *out)
 {
     static size_t
         process; /* the program before it opened anything big: the first estimate sees that */
     *out = (struct dt_estimate){.preparation = preparation};
-    DT_TRY(estimate_worst(arch, c, trainable, bound, out));
+    DT_TRY(rank < 0 ? estimate_worst(arch, c, trainable, bound, out)
+                    : estimate_rank(arch, c, trainable, bound, rank, out));
     if (!process)
         process = resident_now();
     out->process = process + PROCESS_EXTRA + (c->workers > 1 ? COMM_EXTRA : 0);
@@ -184,7 +185,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
         other.train.recompute = recompute;
         for (int64_t tokens = c->microbatch.tokens; tokens >= c->data.max_length; tokens /= 2) {
             other.microbatch.tokens = tokens;
-            if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) < 0 ||
+            if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, -1, &smaller) < 0 ||
                 smaller.all_workers > limit)
                 continue;
             char microbatch[64] = "";
@@ -205,7 +206,7 @@ static void advise(const struct dt_arch *arch, const struct dt_run_config *c, co
              "%lld); "
              "lower data.max_length, freeze tensors or take a smaller model",
              (long long)c->data.max_length);
-    if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, &smaller) >= 0) {
+    if (dt_estimate_run(arch, &other, trainable, bound, e->preparation, -1, &smaller) >= 0) {
         size_t used = strlen(out);
         snprintf(out + used, size - used, " (%.2f GiB is the least)",
                  (double)smaller.all_workers / 0x1p30);

@@ -29,11 +29,11 @@ struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
 struct dt_state_options dt_state_options_of(const struct dt_run_config *c, const bool *trainable,
                                             int32_t rank, struct dt_comm *comm);
 
-/* Of the worker that needs most. preparation: bytes while texts are tokenized. Corpora are mapped and forgotten batch by batch, so
+/* rank: of this worker, -1 of the one that needs most. preparation: bytes while texts are tokenized. Corpora are mapped and forgotten batch by batch, so
  * they take nothing that counts. The team must stand (dt_ops_set_threads). */
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
                     const bool *trainable, struct dt_batch_bound bound, size_t preparation,
-                    struct dt_estimate *out);
+                    int32_t rank, struct dt_estimate *out);
 /* The bytes that this process may use: memory.limit, the control group's limit, what the machine
  * has free. `what` says which. */
 size_t dt_memory_allowed(const struct dt_run_config *c, const char **what);

@@ -242,7 +242,6 @@ static const struct dt_config_word words[] = {
     {"load_in_8bit", true, "quantized training is"},
     {"fp8", true, "fp8 is"},
     {"replicas", true, "replication of optimizer state is"},
-    {"reduction=exact", true, "is"},
     {"train.dtype=fp8", true, "is"},
     {"train.dtype=float8", true, "is"},
     {"train.dtype=fp16", false, "there is no float16 training; use bfloat16 or float32"},

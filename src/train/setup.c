@@ -239,7 +239,7 @@ static int check_memory(struct dt_run *r)
 {
     struct dt_estimate e;
     const char *what;
-    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, r->bound, 0, &e));
+    DT_TRY(dt_estimate_run(r->arch, r->config, r->trainable, r->bound, 0, -1, &e));
     DT_TRY(dt_estimate_check(r->arch, r->config, r->trainable, r->bound, &e));
     double allowed = (double)dt_memory_allowed(r->config, &what) / 0x1p30;
     char workers[64] = "";
@@ -300,11 +300,17 @@ done:
     return rc;
 }
 
-static void set_threads(const struct dt_run_config *c)
+/* The coordinator of several computes nothing: it opens no team, since teams and children do not go
+ * together, but sizes what its workers need. */
+static void set_threads(const struct dt_run_config *c, bool compute)
 {
     int cores = dt_machine_threads();
     int64_t share = cores / (c->workers > 0 ? c->workers : 1);
-    dt_ops_set_threads(c->threads > 0 ? (int)c->threads : share > 0 ? (int)share : 1);
+    int threads = c->threads > 0 ? (int)c->threads : share > 0 ? (int)share : 1;
+    if (compute)
+        dt_ops_set_threads(threads);
+    else
+        dt_ops_assume_threads(threads);
     if (c->workers == 1 && dt_ops_threads() < cores)
         dt_info("threads: %d of %d cores", dt_ops_threads(), cores);
 }
@@ -314,10 +320,7 @@ int dt_run_open(struct dt_run *r, const struct dt_run_config *config,
 {
     *r = (struct dt_run){.config = config, .options = options};
     DT_TRY(dt_kernels_select(config->kernels));
-    /* The coordinator of several computes nothing: it opens no team, since teams and children do not
-     * go together. */
-    if (config->workers == 1 || options->follow)
-        set_threads(config);
+    set_threads(config, config->workers == 1 || options->follow);
     DT_TRY(open_model(r));
     DT_TRY(open_directory(r));
     DT_TRY(open_data(r));

@@ -25,6 +25,11 @@ void dt_ops_set_threads(int threads)
     team = opened; /* fewer when the system has no more threads to give */
 }
 
+void dt_ops_assume_threads(int threads)
+{
+    team = threads < 1 ? 1 : threads;
+}
+
 int dt_ops_threads(void)
 {
     return serial ? 1 : team ? team : omp_get_max_threads();
