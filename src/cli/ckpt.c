@@ -104,8 +104,8 @@ static int verify(struct dt_cli *cli, const char *dir, bool single)
     else
         json_decref(array);
     if (count == 0)
-        return DT_FAIL(DT_E_NOT_FOUND, "%s holds no checkpoint to verify: none with a manifest.json",
-                       dir);
+        return DT_FAIL(DT_E_NOT_FOUND,
+                       "%s holds no checkpoint to verify: none with a manifest.json", dir);
     if (bad)
         return DT_FAIL(DT_E_CHECKPOINT, "%zu of %zu checkpoints in %s cannot be used (first: %s)",
                        bad, count, dir, first);

@@ -36,8 +36,7 @@ static void print_status(const json_t *o)
            (long long)json_integer_value(json_object_get(o, "saved_step")),
            (long long)json_integer_value(json_object_get(o, "machines")));
     printf("worker  host                      process  doing                  step    resident\n");
-    json_array_foreach (json_object_get(o, "workers"), i, w)
-        print_worker(w);
+    json_array_foreach(json_object_get(o, "workers"), i, w) print_worker(w);
 }
 
 static int run(struct dt_cli *cli)

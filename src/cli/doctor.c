@@ -113,9 +113,8 @@ static json_t *flatten(const char *text)
 {
     json_t *all = json_loads(text ? text : "[]", 0, NULL), *list = json_array(), *some, *link;
     size_t i, k;
-    json_array_foreach (all, i, some)
-        json_array_foreach (some, k, link)
-            json_array_append(list, link);
+    json_array_foreach(all, i, some) json_array_foreach(some, k, link)
+        json_array_append(list, link);
     json_decref(all);
     return list;
 }
@@ -131,7 +130,7 @@ static int measure_links(struct dt_cli *cli)
     if (cli->json)
         return dt_cli_json(cli, json_pack("{s:o}", "links", links));
     printf("link       latency     bandwidth  path\n");
-    json_array_foreach (links, i, link)
+    json_array_foreach(links, i, link)
         printf("%3lld - %-3lld %7.1f us %8.2f GB/s  %s\n",
                (long long)json_integer_value(json_object_get(link, "from")),
                (long long)json_integer_value(json_object_get(link, "to")),

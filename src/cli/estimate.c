@@ -42,11 +42,11 @@ static int add_worker(const struct subject *s, int32_t rank, json_t *list)
 {
     struct dt_estimate e;
     DT_TRY(dt_estimate_run(s->arch, s->config, s->trainable, s->bound, s->preparation, rank, &e));
-    json_t *w = json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "worker", rank, "state_bytes",
-                          (json_int_t)e.state, "activation_bytes", (json_int_t)e.activations,
-                          "batch_bytes", (json_int_t)e.batches, "preparation_bytes",
-                          (json_int_t)e.preparation, "process_bytes", (json_int_t)e.process,
-                          "total_bytes", (json_int_t)e.total);
+    json_t *w =
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "worker", rank, "state_bytes",
+                  (json_int_t)e.state, "activation_bytes", (json_int_t)e.activations, "batch_bytes",
+                  (json_int_t)e.batches, "preparation_bytes", (json_int_t)e.preparation,
+                  "process_bytes", (json_int_t)e.process, "total_bytes", (json_int_t)e.total);
     return json_array_append_new(list, w) == 0 ? DT_OK : DT_FAIL(DT_E_MEMORY, "no memory");
 }
 
@@ -56,12 +56,11 @@ static int print_json(struct dt_cli *cli, const struct subject *s, const struct 
     json_t *workers = json_array();
     for (int32_t rank = 0; rank < s->config->workers; rank++)
         DT_TRY(add_worker(s, rank, workers));
-    return dt_cli_json(cli, json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "total_bytes",
-                                      (json_int_t)e->all_workers, "parameters",
-                                      (json_int_t)e->parameters, "trainable",
-                                      (json_int_t)e->trainable, "flops_per_step", e->step_flops,
-                                      "seconds_per_step", seconds, "gflops_assumed", gflops,
-                                      "workers", workers));
+    return dt_cli_json(
+        cli, json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:o}", "total_bytes",
+                       (json_int_t)e->all_workers, "parameters", (json_int_t)e->parameters,
+                       "trainable", (json_int_t)e->trainable, "flops_per_step", e->step_flops,
+                       "seconds_per_step", seconds, "gflops_assumed", gflops, "workers", workers));
 }
 
 static void print_text(const struct dt_estimate *e, int64_t workers, double seconds, double gflops,

@@ -10,10 +10,8 @@ static int forward(const struct dt_session *s, enum dt_dtype compute, const stru
                    float *out)
 {
     int64_t T = ids->n, V = s->arch->V;
-    struct dt_executor_options o = {.compute = compute,
-                                    .microbatch_tokens = T,
-                                    .positions = T,
-                                    .bound = {1, T, T}};
+    struct dt_executor_options o = {
+        .compute = compute, .microbatch_tokens = T, .positions = T, .bound = {1, T, T}};
     struct dt_executor e;
     struct dt_global_batch batch;
     struct dt_u128 loss = {0, 0};

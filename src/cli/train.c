@@ -36,12 +36,15 @@ const struct dt_cli_verb dt_cli_verb_train = {
     .min_arguments = 1,
     .max_arguments = 1,
     .summary = "train a model; goes on by itself from the newest checkpoint",
-    .details = "With `workers` above 1 this process starts them and coordinates; under srun, mpirun or "
-               "torchrun's variables its tasks find each other.\nSIGTERM, SIGINT and SIGUSR1 save at the next step boundary and end with exit code "
-               "75; the same command "
-               "goes on.\nExit codes: 0 done, 2 bad usage or configuration, 3 bad data or model, "
-               "74 the last save failed, "
-               "75 stopped or a worker was lost (run again), 93 no progress over several starts, 1 anything else.",
+    .details =
+        "With `workers` above 1 this process starts them and coordinates; under srun, mpirun or "
+        "torchrun's variables its tasks find each other.\nSIGTERM, SIGINT and SIGUSR1 save at the "
+        "next step boundary and end with exit code "
+        "75; the same command "
+        "goes on.\nExit codes: 0 done, 2 bad usage or configuration, 3 bad data or model, "
+        "74 the last save failed, "
+        "75 stopped or a worker was lost (run again), 93 no progress over several starts, 1 "
+        "anything else.",
     .options = options,
     .config = true,
 };

@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TICK 0.05          /* seconds between looks at children and clocks */
-#define END_GRACE 1.0      /* seconds that workers have to leave by themselves */
+#define TICK 0.05     /* seconds between looks at children and clocks */
+#define END_GRACE 1.0 /* seconds that workers have to leave by themselves */
 #define LOG_LINE 4096
 #define FRAME (sizeof(struct dt_msg_spawn) + 16384)
 
@@ -36,9 +36,9 @@ struct agent {
     struct dt_link *link;
     struct child *children;
     int32_t count;
-    double timeout;       /* 0: not set yet */
+    double timeout; /* 0: not set yet */
     double next_pulse;
-    int64_t oom_kills;    /* of the control group, when the workers were started */
+    int64_t oom_kills; /* of the control group, when the workers were started */
     bool stop_sent;
     bool ending;
     double end_by;
@@ -132,7 +132,8 @@ static void send_votes(struct agent *a, int32_t rank)
     a->votes = NULL;
 }
 
-/* Votes of this machine are added up; where they differ the coordinator hears each and names them. */
+/* Votes of this machine are added up; where they differ the coordinator hears each and names them.
+ */
 static int take_vote(struct agent *a, const struct dt_frame *f)
 {
     struct dt_msg_vote *m = malloc(sizeof *m);
@@ -305,8 +306,9 @@ static int tick(struct agent *a)
         a->next_pulse = now + (a->timeout < 8 ? a->timeout / 8 : 1);
     }
     if (now - dt_link_heard(a->link) > a->timeout)
-        return DT_FAIL(DT_E_PEER, "no word from the coordinator for %.1f s: its machine or the "
-                                  "network to it is lost; the same command goes on",
+        return DT_FAIL(DT_E_PEER,
+                       "no word from the coordinator for %.1f s: its machine or the "
+                       "network to it is lost; the same command goes on",
                        a->timeout);
     if (!a->o->inside && dt_signals_stop_asked() && !a->stop_sent) {
         a->stop_sent = true;

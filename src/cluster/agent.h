@@ -10,13 +10,13 @@
 #include "cluster/link.h"
 
 struct dt_agent_options {
-    struct dt_link *link;    /* to the coordinator; the agent's from here on */
-    const char *job;         /* the launcher's job id, "" */
-    const char *address;     /* of the trusted network on this machine, "" local */
-    const char *device;      /* its interface, "" local */
-    int32_t node;            /* the launcher's number of this agent, -1: none */
-    int32_t workers;         /* it must have so many; 0: by cores */
-    bool inside;             /* a part of `ductile train`: signals are the coordinator's business */
+    struct dt_link *link; /* to the coordinator; the agent's from here on */
+    const char *job;      /* the launcher's job id, "" */
+    const char *address;  /* of the trusted network on this machine, "" local */
+    const char *device;   /* its interface, "" local */
+    int32_t node;         /* the launcher's number of this agent, -1: none */
+    int32_t workers;      /* it must have so many; 0: by cores */
+    bool inside;          /* a part of `ductile train`: signals are the coordinator's business */
 };
 
 /* Until the coordinator says END or is gone: the code it gave, with its words. All workers are gone

@@ -41,8 +41,8 @@ static void disagree(struct dt_coordinator *c, const struct dt_msg_vote *m, int3
                            coordinator__host(c, rank), values[i].first));
             return;
         }
-    coordinator__end(c, DT_FAIL(DT_E_INTERNAL, "the votes of step %" PRId64 " cannot be added up",
-                                b->step));
+    coordinator__end(
+        c, DT_FAIL(DT_E_INTERNAL, "the votes of step %" PRId64 " cannot be added up", b->step));
 }
 
 static void decide(struct dt_coordinator *c)
@@ -118,8 +118,7 @@ void coordinator__evaluated(struct dt_coordinator *c, const struct dt_frame *f)
     sum->stop = c->stop_asked && sum->step < c->o.book->steps;
     c->stopped = c->stopped || sum->stop;
     c->last_decision = dt_clock_seconds();
-    coordinator__broadcast(
-        c, dt_pack_evaluated(c->frame, COORDINATOR__FRAME, DT_EVERYBODY, sum));
+    coordinator__broadcast(c, dt_pack_evaluated(c->frame, COORDINATOR__FRAME, DT_EVERYBODY, sum));
     sum->workers = 0;
 }
 
@@ -160,8 +159,8 @@ static int claim(struct dt_coordinator *c, const struct dt_msg_saved *m)
     for (uint32_t i = 0; i < m->count; i++) {
         struct dt_msg_range r;
         dt_msg_range_at(m->ranges, i, &r);
-        DT_TRY(dt_checkpoint_claim(c->writer, c->o.book->first_file + (int)r.file,
-                                   (size_t)r.offset, (size_t)r.length, r.hash));
+        DT_TRY(dt_checkpoint_claim(c->writer, c->o.book->first_file + (int)r.file, (size_t)r.offset,
+                                   (size_t)r.length, r.hash));
     }
     return DT_OK;
 }
@@ -171,9 +170,9 @@ void coordinator__saved(struct dt_coordinator *c, const struct dt_frame *f)
     struct dt_msg_saved m;
     if (!c->writer || dt_unpack_saved(f, &m) < 0 || m.step != c->saving_step)
         return;
-    int rc = m.code < 0
-                 ? DT_FAIL(m.code, "worker %d (%s): %s", f->rank, coordinator__host(c, f->rank), m.words)
-                 : claim(c, &m);
+    int rc = m.code < 0 ? DT_FAIL(m.code, "worker %d (%s): %s", f->rank,
+                                  coordinator__host(c, f->rank), m.words)
+                        : claim(c, &m);
     if (rc < 0 && c->save_error.code >= 0)
         dt_error_save(rc, &c->save_error);
     if (++c->parts_in < c->o.job.workers)

@@ -83,7 +83,8 @@ static int listen_and_tell(const struct dt_run_config *c, const struct dt_launch
     int port = (int)(l->port > 0 ? l->port : c->cluster.port);
     bool chosen = c->cluster.port > 0;
     int rc = dt_listen(address, &port, &o->listen_fd);
-    if (rc < 0 && !chosen && port > 0) { /* torchrun's own store has the port: .control tells ours */
+    if (rc < 0 && !chosen &&
+        port > 0) { /* torchrun's own store has the port: .control tells ours */
         port = 0;
         rc = dt_listen(address, &port, &o->listen_fd);
     }
@@ -111,24 +112,23 @@ static int coordinate(struct dt_run *run, const struct dt_launch *l, struct dt_b
         return DT_FAIL(DT_E_MEMORY, "no memory for the workers' configuration");
     dt_run_config_print(c, f);
     fclose(f);
-    struct both b = {
-        .coordinator = {.job = {.kind = DT_JOB_TRAIN,
-                                .workers = (int32_t)c->workers,
-                                .epoch = 1,
-                                .timeout = c->cluster.timeout,
-                                .start_timeout = c->cluster.start_timeout,
-                                .yaml = yaml,
-                                .first = run->first,
-                                .checkpoint = run->checkpoint,
-                                .checkpoints = run->checkpoints},
-                        .book = book,
-                        .agents = agents,
-                        .threads = c->threads,
-                        .output = c->output,
-                        .launcher_job = l->job,
-                        .local = !c->cluster.network,
-                        .listen_fd = -1},
-        .agent = {.job = l->job, .node = 0, .workers = l->workers, .inside = true}};
+    struct both b = {.coordinator = {.job = {.kind = DT_JOB_TRAIN,
+                                             .workers = (int32_t)c->workers,
+                                             .epoch = 1,
+                                             .timeout = c->cluster.timeout,
+                                             .start_timeout = c->cluster.start_timeout,
+                                             .yaml = yaml,
+                                             .first = run->first,
+                                             .checkpoint = run->checkpoint,
+                                             .checkpoints = run->checkpoints},
+                                     .book = book,
+                                     .agents = agents,
+                                     .threads = c->threads,
+                                     .output = c->output,
+                                     .launcher_job = l->job,
+                                     .local = !c->cluster.network,
+                                     .listen_fd = -1},
+                     .agent = {.job = l->job, .node = 0, .workers = l->workers, .inside = true}};
     int rc = local_address(c->cluster.network, address, device);
     b.agent.address = c->cluster.network ? address : "";
     b.agent.device = c->cluster.network ? device : "";
@@ -143,8 +143,8 @@ static int coordinate(struct dt_run *run, const struct dt_launch *l, struct dt_b
     return rc;
 }
 
-static int train_together(const struct dt_run_config *config, const struct dt_train_options *options,
-                          const struct dt_launch *l)
+static int train_together(const struct dt_run_config *config,
+                          const struct dt_train_options *options, const struct dt_launch *l)
 {
     struct dt_run run;
     struct dt_book book = {.statm = -1};
@@ -171,7 +171,8 @@ static int join(const char *host, int port, const struct dt_secret *secret,
     return DT_OK;
 }
 
-/* A launcher's later task: where the first one is, is in .control, or in the launcher's variables. */
+/* A launcher's later task: where the first one is, is in .control, or in the launcher's variables.
+ */
 static int find_and_join(const struct dt_run_config *c, const struct dt_launch *l,
                          struct dt_agent_options *o)
 {
@@ -184,7 +185,8 @@ static int find_and_join(const struct dt_run_config *c, const struct dt_launch *
             rc = dt_secret_parse(f.secret, ".control", &secret);
             if (rc >= 0)
                 rc = join(f.address, f.port, &secret, o);
-        } else if (l->host[0] && l->port > 0 && find_secret(c->cluster.secret, false, &secret) >= 0) {
+        } else if (l->host[0] && l->port > 0 &&
+                   find_secret(c->cluster.secret, false, &secret) >= 0) {
             rc = join(l->host, l->port, &secret, o);
         } else if (rc >= 0) {
             rc = DT_FAIL(DT_E_NOT_FOUND, "the run in %s is of job '%s', this task is of '%s'",
@@ -225,10 +227,11 @@ int dt_cluster_train(struct dt_run_config *config, const struct dt_train_options
                        (long long)config->rates.count, dt_launcher_name(l.kind),
                        (long long)config->workers);
     if (l.size > 1 && config->workers < l.size)
-        return DT_FAIL(DT_E_CONFIG,
-                       "workers: %lld, but %s started %d tasks, each a machine of its own; set workers "
-                       "to at least %d",
-                       (long long)config->workers, dt_launcher_name(l.kind), l.size, l.size);
+        return DT_FAIL(
+            DT_E_CONFIG,
+            "workers: %lld, but %s started %d tasks, each a machine of its own; set workers "
+            "to at least %d",
+            (long long)config->workers, dt_launcher_name(l.kind), l.size, l.size);
     if (l.rank > 0)
         return join_launched(config, &l);
     if (config->workers == 1 && l.size == 1 && config->cluster.agents == 1)
@@ -271,10 +274,11 @@ int dt_cluster_status(const char *output, char **text)
     DT_TRY(dt_secret_parse(f.secret, ".control", &secret));
     int rc = join(f.address, f.port, &secret, &o);
     if (rc < 0)
-        return dt_error_context(rc,
-                                "the coordinator of %s (host %s, process %lld) does not answer; was it "
-                                "killed?",
-                                output, f.host, (long long)f.pid);
+        return dt_error_context(
+            rc,
+            "the coordinator of %s (host %s, process %lld) does not answer; was it "
+            "killed?",
+            output, f.host, (long long)f.pid);
     rc = dt_link_send(o.link, frame,
                       dt_pack_text(frame, sizeof frame, DT_MSG_STATUS, DT_EVERYBODY, "", 0));
     if (rc >= 0)

@@ -18,9 +18,9 @@ int dt_control_file_write(const char *output, const struct dt_control_file *c)
 {
     char path[DT_PATH];
     DT_TRY(path_of(output, path));
-    json_t *o = json_pack("{s:s, s:s, s:i, s:I, s:s, s:s}", "host", c->host, "address", c->address,
-                          "port", c->port, "pid", (json_int_t)c->pid, "job", c->job, "secret",
-                          c->secret);
+    json_t *o =
+        json_pack("{s:s, s:s, s:i, s:I, s:s, s:s}", "host", c->host, "address", c->address, "port",
+                  c->port, "pid", (json_int_t)c->pid, "job", c->job, "secret", c->secret);
     if (!o)
         return DT_FAIL(DT_E_MEMORY, "no memory to write %s", path);
     mode_t before = umask(0077); /* the secret is nobody else's, from the first byte on */
@@ -59,7 +59,8 @@ int dt_control_file_read(const char *output, struct dt_control_file *out)
     DT_TRY(path_of(output, path));
     if (!dt_file_exists(path))
         return DT_FAIL(DT_E_NOT_FOUND,
-                       "%s is not there: no run with several workers is going on in %s", path, output);
+                       "%s is not there: no run with several workers is going on in %s", path,
+                       output);
     DT_TRY(dt_json_load(path, 65536, DT_E_DATA, &json));
     struct dt_json_in in = {json, path, DT_E_DATA};
     int rc = read_fields(in, out);

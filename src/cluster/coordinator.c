@@ -84,7 +84,8 @@ static int deal_ranks(struct dt_coordinator *c)
         struct coordinator__agent *a = &c->agents[i];
         int32_t rest = (int32_t)(c->agent_count - i - 1);
         int64_t share = a->hello.workers > 0 ? a->hello.workers
-                        : cores > 0 ? (left * a->hello.cores + cores / 2) / cores : left;
+                        : cores > 0          ? (left * a->hello.cores + cores / 2) / cores
+                                             : left;
         share = share < 1 ? 1 : share;
         share = rest == 0 && a->hello.workers == 0 ? left : share;
         if (share > left - rest)
@@ -335,8 +336,8 @@ static int from_agent(struct dt_coordinator *c, int64_t agent, const struct dt_f
     struct coordinator__agent *a = &c->agents[agent];
     if (f->rank >= 0) {
         if (f->rank >= c->o.job.workers || f->rank < a->first || f->rank >= a->first + a->count)
-            return DT_FAIL(DT_E_DATA, "host %s speaks for worker %d, which is not its", a->hello.host,
-                           f->rank);
+            return DT_FAIL(DT_E_DATA, "host %s speaks for worker %d, which is not its",
+                           a->hello.host, f->rank);
         from_worker(c, agent, f);
         return DT_OK;
     }
@@ -526,8 +527,7 @@ int dt_coordinator_start(const struct dt_coordinator_options *o, struct dt_coord
     DT_CHECK(fail, rc, DT_NEW(&c->workers, o->job.workers));
     DT_CHECK(fail, rc, DT_NEW(&c->frame, COORDINATOR__FRAME));
     DT_CHECK(fail, rc, clerk__open(&c->clerk));
-    c->agents[c->agent_count++] =
-        (struct coordinator__agent){.link = o->inside, .inside = true};
+    c->agents[c->agent_count++] = (struct coordinator__agent){.link = o->inside, .inside = true};
     if (o->listen_fd >= 0)
         DT_CHECK(fail, rc, dt_door_open(o->listen_fd, &o->secret, &c->door));
     if (pthread_create(&c->thread, NULL, run, c) != 0) {

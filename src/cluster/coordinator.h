@@ -1,9 +1,10 @@
 /* The coordinator: the only authority on who is alive and what is decided.
  *
- * It runs in a thread of its own beside the agent of its machine. coordinator.c owns the connections
- * and the order of a start; verdicts.c says who is lost; answers.c turns votes, evaluations and saves
- * of all workers into answers, with the books (train/book.h); clerk.c does what may wait on a disk in
- * another thread, so that pulses are always answered; status.c describes all of it.
+ * It runs in a thread of its own beside the agent of its machine. coordinator.c owns the
+ * connections and the order of a start; verdicts.c says who is lost; answers.c turns votes,
+ * evaluations and saves of all workers into answers, with the books (train/book.h); clerk.c does
+ * what may wait on a disk in another thread, so that pulses are always answered; status.c describes
+ * all of it.
  *
  * What is written in metrics.jsonl before DECIDE is sent is the record of the step; the newest
  * checkpoint is what a run goes back to. Nothing is decided by two of them: the run's lock keeps a
@@ -27,7 +28,7 @@ struct dt_coordinator_options {
     bool local;               /* no machine but this one */
     int listen_fd;            /* of ctl and other agents; the coordinator's from here on, -1 none */
     struct dt_secret secret;
-    struct dt_link *inside;   /* to the agent of this process; the coordinator's from here on */
+    struct dt_link *inside; /* to the agent of this process; the coordinator's from here on */
 };
 
 /* Starts the thread. */

@@ -22,16 +22,16 @@ enum coordinator__stage {
 
 struct coordinator__worker {
     int32_t agent;
-    int64_t pid;          /* 0: not started */
+    int64_t pid; /* 0: not started */
     unsigned char *address;
     size_t address_bytes;
     bool ready, bye, dead;
-    double heard;         /* clock of its last frame */
-    double progressed;    /* clock when `pulse.progress` or its phase last changed */
+    double heard;      /* clock of its last frame */
+    double progressed; /* clock when `pulse.progress` or its phase last changed */
     struct dt_msg_pulse pulse;
     bool in_vote, in_evaluated, in_save, in_saved; /* handed in, for the present question */
     uint64_t plan, dispatch, kernels;              /* of its last vote, when it came alone */
-    double broken_at;     /* it said that a peer is lost, 0: no */
+    double broken_at;                              /* it said that a peer is lost, 0: no */
     struct dt_msg_failed broken;
 };
 
@@ -46,7 +46,7 @@ struct dt_coordinator {
     struct dt_coordinator_options o;
     pthread_t thread;
     enum coordinator__stage stage;
-    double since; /* of the stage */
+    double since;                      /* of the stage */
     struct coordinator__agent *agents; /* [o.agents] */
     int64_t agent_count;
     struct coordinator__worker *workers; /* [o.job.workers] */
@@ -55,7 +55,7 @@ struct dt_coordinator {
     char cookie[64];
     double next_pulse;
     bool stop_told;
-    bool stop_asked;      /* by a signal here or at an agent */
+    bool stop_asked; /* by a signal here or at an agent */
     /* questions under way */
     struct dt_msg_vote sum;
     int32_t votes;
@@ -70,7 +70,7 @@ struct dt_coordinator {
     /* the end */
     struct dt_error_state verdict; /* code 0: done */
     bool decided_end, stopped;
-    char *results; /* RESULT texts, as a JSON array without its end */
+    char *results;        /* RESULT texts, as a JSON array without its end */
     unsigned char *frame; /* [COORDINATOR__FRAME] */
 };
 enum { COORDINATOR__FRAME = 1 << 20 };
@@ -78,7 +78,8 @@ enum { COORDINATOR__FRAME = 1 << 20 };
 /* coordinator.c */
 void coordinator__send(struct dt_coordinator *c, int32_t rank, int64_t bytes); /* c->frame */
 void coordinator__broadcast(struct dt_coordinator *c, int64_t bytes);
-/* The run is over: `code` and the words of the trail are told to everybody. The first call counts. */
+/* The run is over: `code` and the words of the trail are told to everybody. The first call counts.
+ */
 void coordinator__end(struct dt_coordinator *c, int code);
 const char *coordinator__host(const struct dt_coordinator *c, int32_t rank);
 

@@ -14,10 +14,10 @@ struct dt_job {
     int64_t epoch;
     double timeout, start_timeout; /* seconds */
     bool verbose;
-    char *yaml;         /* the run's resolved configuration; NULL for COMM */
-    int64_t first;      /* last step done */
-    char *checkpoint;   /* "": from the model */
-    char *checkpoints;  /* directory, for words */
+    char *yaml;        /* the run's resolved configuration; NULL for COMM */
+    int64_t first;     /* last step done */
+    char *checkpoint;  /* "": from the model */
+    char *checkpoints; /* directory, for words */
 };
 
 /* free() the text. */

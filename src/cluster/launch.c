@@ -18,8 +18,8 @@ static int number(const char *const *names, int64_t *out, const char **found)
         *out = strtoll(text, &end, 10);
         *found = *names;
         if (*end || *out < 0 || *out > 1 << 20)
-            return DT_FAIL(DT_E_CONFIG, "%s=%.40s in the environment is not a number of tasks", *names,
-                           text);
+            return DT_FAIL(DT_E_CONFIG, "%s=%.40s in the environment is not a number of tasks",
+                           *names, text);
         return DT_OK;
     }
     return DT_OK;

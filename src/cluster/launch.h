@@ -9,11 +9,12 @@ enum dt_launcher { DT_LAUNCH_NONE, DT_LAUNCH_TORCHRUN, DT_LAUNCH_SLURM, DT_LAUNC
 
 struct dt_launch {
     enum dt_launcher kind;
-    int32_t rank, size; /* of the launcher's tasks; each is one agent, task 0 also the coordinator */
-    int32_t workers;    /* that each agent must have (mpirun: one a task), 0: by cores */
-    char job[128];      /* tells agents of this job from those of another; "" when unknown */
-    char host[256];     /* where the coordinator is said to be, "": read in OUTPUT/.control */
-    int32_t port;       /* 0: unknown */
+    int32_t rank,
+        size;        /* of the launcher's tasks; each is one agent, task 0 also the coordinator */
+    int32_t workers; /* that each agent must have (mpirun: one a task), 0: by cores */
+    char job[128];   /* tells agents of this job from those of another; "" when unknown */
+    char host[256];  /* where the coordinator is said to be, "": read in OUTPUT/.control */
+    int32_t port;    /* 0: unknown */
 };
 
 /* From the environment (DESIGN 4): Open MPI's and PMI's variables, Slurm's, torchrun's. A launcher

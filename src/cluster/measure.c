@@ -50,9 +50,9 @@ static int add(struct dt_comm *c, json_t *list, int32_t peer, const struct link 
 {
     char path[128];
     dt_comm_path(c, peer, path, sizeof path);
-    json_t *o = json_pack("{s:i, s:i, s:s, s:f, s:f}", "from", dt_comm_rank(c), "to", peer, "path",
-                          path, "latency_us", link->latency * 1e6, "bandwidth_gbs",
-                          link->bandwidth / 1e9);
+    json_t *o =
+        json_pack("{s:i, s:i, s:s, s:f, s:f}", "from", dt_comm_rank(c), "to", peer, "path", path,
+                  "latency_us", link->latency * 1e6, "bandwidth_gbs", link->bandwidth / 1e9);
     return json_array_append_new(list, o) == 0 ? DT_OK
                                                : DT_FAIL(DT_E_MEMORY, "no memory for results");
 }

@@ -30,9 +30,9 @@ static int parse(const char *text, struct network *n)
     long bits = slash ? strtol(slash + 1, &end, 10) : most;
     if (inet_pton(n->family, address, n->address) != 1 || bits < 0 || bits > most ||
         (slash && (*end || end == slash + 1)))
-        return DT_FAIL(DT_E_CONFIG,
-                       "cluster.network: \"%.60s\" is no network; write ADDRESS/BITS, like 10.7.0.0/16",
-                       text);
+        return DT_FAIL(
+            DT_E_CONFIG,
+            "cluster.network: \"%.60s\" is no network; write ADDRESS/BITS, like 10.7.0.0/16", text);
     n->bits = (int)bits;
     return DT_OK;
 }
@@ -43,7 +43,8 @@ static const unsigned char *bytes_of(const struct ifaddrs *i, int family)
     if (!i->ifa_addr || i->ifa_addr->sa_family != family)
         return NULL;
     return family == AF_INET
-               ? (const unsigned char *)&((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr
+               ? (const unsigned char *)&((const struct sockaddr_in *)(const void *)i->ifa_addr)
+                     ->sin_addr
                : (const unsigned char *)&((const struct sockaddr_in6 *)(const void *)i->ifa_addr)
                      ->sin6_addr;
 }
@@ -88,6 +89,6 @@ int dt_network_find(const char *network, char address[DT_ADDRESS], char device[D
     }
     list_addresses(all, n.family, had, sizeof had);
     freeifaddrs(all);
-    return DT_FAIL(DT_E_CONFIG, "cluster.network: this machine has no address in %s; it has %s", network,
-                   had);
+    return DT_FAIL(DT_E_CONFIG, "cluster.network: this machine has no address in %s; it has %s",
+                   network, had);
 }

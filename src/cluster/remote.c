@@ -28,7 +28,8 @@ static void last_words(const struct dt_remote *r, const char *words)
                      "stands; the same command goes on\n",
                      r->rank, words, (long long)r->step, r->checkpoints);
     if (r->last_words >= 0) {
-        ssize_t ignored = write(r->last_words, line, (size_t)(n < (int)sizeof line ? n : (int)sizeof line - 1));
+        ssize_t ignored =
+            write(r->last_words, line, (size_t)(n < (int)sizeof line ? n : (int)sizeof line - 1));
         (void)ignored;
     }
 }
@@ -137,10 +138,8 @@ static void pulse(struct dt_remote *r)
 {
     unsigned char frame[256];
     struct dt_comm_pending pending;
-    struct dt_msg_pulse m = {.step = r->step,
-                             .resident = resident(r),
-                             .phase = atomic_load(&r->phase),
-                             .waits_for = -1};
+    struct dt_msg_pulse m = {
+        .step = r->step, .resident = resident(r), .phase = atomic_load(&r->phase), .waits_for = -1};
     pthread_mutex_lock(&r->lock);
     if (r->instructions)
         m.progress = atomic_load_explicit(r->instructions, memory_order_relaxed);
@@ -149,8 +148,8 @@ static void pulse(struct dt_remote *r)
         m.waiting = pending.seconds;
     }
     dt_link_send(r->link, frame, dt_pack_pulse(frame, sizeof frame, r->rank, &m));
-    bool silent = r->timeout > 0 &&
-                  dt_clock_seconds() - dt_link_heard(r->link) > r->timeout + PULSE_MOST;
+    bool silent =
+        r->timeout > 0 && dt_clock_seconds() - dt_link_heard(r->link) > r->timeout + PULSE_MOST;
     pthread_mutex_unlock(&r->lock);
     if (silent) {
         char words[128];

@@ -14,9 +14,9 @@
 struct dt_remote;
 
 struct dt_remote_options {
-    int fd;           /* the inherited socket pair */
-    int last_words;   /* descriptor for the line written when nobody is left to tell, -1 */
-    int32_t rank;     /* known after the job came: set by dt_remote_job */
+    int fd;         /* the inherited socket pair */
+    int last_words; /* descriptor for the line written when nobody is left to tell, -1 */
+    int32_t rank;   /* known after the job came: set by dt_remote_job */
 };
 
 /* Starts the thread. */

@@ -103,9 +103,10 @@ int dt_child_start(bool local, const char *device, struct dt_child *out)
 void dt_child_words(int status, bool oom, char *out, size_t size)
 {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && oom)
-        snprintf(out, size,
-                 "was killed because its control group ran out of memory; lower microbatch.tokens or "
-                 "raise the limit");
+        snprintf(
+            out, size,
+            "was killed because its control group ran out of memory; lower microbatch.tokens or "
+            "raise the limit");
     else if (WIFSIGNALED(status))
         snprintf(out, size, "was killed by signal %d (SIG%s)", WTERMSIG(status),
                  sigabbrev_np(WTERMSIG(status)) ? sigabbrev_np(WTERMSIG(status)) : "?");

@@ -17,8 +17,8 @@ struct dt_child {
  * the ones of cluster/worker.h. local, device: for the transport's settings. */
 int dt_child_start(bool local, const char *device, struct dt_child *out);
 
-/* "killed by signal 9 (SIGKILL)", "exited with code 3". oom: the control group killed something since
- * the worker was started. */
+/* "killed by signal 9 (SIGKILL)", "exited with code 3". oom: the control group killed something
+ * since the worker was started. */
 void dt_child_words(int status, bool oom, char *out, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /* Who is lost, and in which words the run ends because of it.
  *
  * Deaths come from agents and are final. A worker's word that it cannot reach a peer is a hint: the
- * death that explains it is usually on its way, so it waits a moment. Silence and standing still are
- * judged by the clock here; who is judged is killed through its agent before the run ends. */
+ * death that explains it is usually on its way, so it waits a moment. Silence and standing still
+ * are judged by the clock here; who is judged is killed through its agent before the run ends. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "cluster/coordinator_private.h"
@@ -10,9 +10,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define HINT_SECONDS 0.5       /* that a broken link may wait for its explanation */
-#define STALL_SECONDS 120.0    /* without any progress, at least */
-#define STALL_STEPS 20.0       /* or so many of the longest step so far */
+#define HINT_SECONDS 0.5    /* that a broken link may wait for its explanation */
+#define STALL_SECONDS 120.0 /* without any progress, at least */
+#define STALL_STEPS 20.0    /* or so many of the longest step so far */
 
 /* "worker 2 (host n1, process 4711)" */
 static const char *name_of(const struct dt_coordinator *c, int32_t rank, char *out, size_t size)
@@ -100,11 +100,13 @@ static bool silent(struct dt_coordinator *c, int32_t rank, double now)
     char what[256];
     if (w->pid == 0 || w->dead || w->bye || now - w->heard <= c->o.job.timeout)
         return false;
-    snprintf(what, sizeof what,
-             "has been silent for %.1f s while %s (stopped, or its machine hangs; cluster.timeout is "
-             "%.1f s) and is killed",
-             now - w->heard, dt_phase_name((enum dt_phase)w->pulse.phase), c->o.job.timeout);
-    coordinator__send(c, rank, dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_KILL, rank, "", 0));
+    snprintf(
+        what, sizeof what,
+        "has been silent for %.1f s while %s (stopped, or its machine hangs; cluster.timeout is "
+        "%.1f s) and is killed",
+        now - w->heard, dt_phase_name((enum dt_phase)w->pulse.phase), c->o.job.timeout);
+    coordinator__send(c, rank,
+                      dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_KILL, rank, "", 0));
     lose(c, rank, what);
     return true;
 }
@@ -123,7 +125,8 @@ static bool stalled(struct dt_coordinator *c, int32_t rank, double now)
              "makes no progress: no instruction of step %" PRId64
              " was finished for %.0f s although its process lives; it is killed",
              w->pulse.step + 1, now - w->progressed);
-    coordinator__send(c, rank, dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_KILL, rank, "", 0));
+    coordinator__send(c, rank,
+                      dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_KILL, rank, "", 0));
     lose(c, rank, what);
     return true;
 }
@@ -148,8 +151,8 @@ void coordinator__lost_agent(struct dt_coordinator *c, int64_t agent, const char
         return;
     if (a->count > 0)
         snprintf(ranks, sizeof ranks, " with workers %d to %d", a->first, a->first + a->count - 1);
-    coordinator__end(c, DT_FAIL(DT_E_PEER, "the agent on host %s%s %s; %s", a->hello.host, ranks, why,
-                                advice(c, then, sizeof then)));
+    coordinator__end(c, DT_FAIL(DT_E_PEER, "the agent on host %s%s %s; %s", a->hello.host, ranks,
+                                why, advice(c, then, sizeof then)));
 }
 
 static bool lost_machine(struct dt_coordinator *c, int64_t agent, double now)
@@ -158,10 +161,11 @@ static bool lost_machine(struct dt_coordinator *c, int64_t agent, double now)
     char why[160];
     if (!a->link || a->inside || !a->greeted || now - dt_link_heard(a->link) <= c->o.job.timeout)
         return false;
-    snprintf(why, sizeof why,
-             "has been silent for %.1f s: its machine or the network to it is lost (cluster.timeout "
-             "is %.1f s)",
-             now - dt_link_heard(a->link), c->o.job.timeout);
+    snprintf(
+        why, sizeof why,
+        "has been silent for %.1f s: its machine or the network to it is lost (cluster.timeout "
+        "is %.1f s)",
+        now - dt_link_heard(a->link), c->o.job.timeout);
     coordinator__lost_agent(c, agent, why);
     return true;
 }

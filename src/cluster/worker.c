@@ -57,20 +57,21 @@ static int send_address(struct worker *w)
     const void *data;
     DT_TRY(dt_comm_address(w->comm, &data, &m.bytes));
     m.data = data;
-    return dt_remote_send(w->remote, frame,
-                          dt_pack_address(frame, sizeof frame, w->job.rank, &m));
+    return dt_remote_send(w->remote, frame, dt_pack_address(frame, sizeof frame, w->job.rank, &m));
 }
 
 static int connect_all(struct worker *w)
 {
     struct dt_msg_table *table = malloc(sizeof *table);
     struct dt_comm_address *addresses = calloc((size_t)w->job.workers, sizeof *addresses);
-    int rc = table && addresses ? DT_OK : DT_FAIL(DT_E_MEMORY, "no memory for the table of workers");
+    int rc =
+        table && addresses ? DT_OK : DT_FAIL(DT_E_MEMORY, "no memory for the table of workers");
     if (rc >= 0)
         rc = dt_remote_table(w->remote, w->job.start_timeout, table);
     if (rc >= 0 && (table->size != w->job.workers || table->epoch != w->job.epoch))
-        rc = DT_FAIL(DT_E_INTERNAL, "the table is of %d workers and epoch %lld, expected %d and %lld",
-                     table->size, (long long)table->epoch, w->job.workers, (long long)w->job.epoch);
+        rc = DT_FAIL(DT_E_INTERNAL,
+                     "the table is of %d workers and epoch %lld, expected %d and %lld", table->size,
+                     (long long)table->epoch, w->job.workers, (long long)w->job.epoch);
     for (int32_t i = 0; rc >= 0 && i < table->size; i++)
         addresses[i] = (struct dt_comm_address){table->data[i], table->bytes[i]};
     if (rc >= 0)
@@ -163,8 +164,7 @@ static void report(struct worker *w, int rc)
         return;
     snprintf(m.words, sizeof m.words, "%s", dt_error_message());
     int type = rc == DT_E_PEER ? DT_MSG_BROKEN : DT_MSG_FAILED;
-    dt_remote_send(w->remote, frame,
-                   dt_pack_failed(frame, sizeof m + 256, type, w->job.rank, &m));
+    dt_remote_send(w->remote, frame, dt_pack_failed(frame, sizeof m + 256, type, w->job.rank, &m));
     free(frame);
 }
 

@@ -41,8 +41,9 @@ uint64_t dt_plan_hash(const struct dt_plan *p)
         int64_t values[] = {(int64_t)hash, rate(p, w)};
         hash = dt_hash(values, sizeof values);
     }
-    int64_t values[] = {2,           p->layers,  p->recompute,  p->microbatch_tokens, p->lowest_trainable,
-                        p->workers, (int64_t)hash};
+    int64_t values[] = {
+        2,          p->layers,    p->recompute, p->microbatch_tokens, p->lowest_trainable,
+        p->workers, (int64_t)hash};
     return dt_hash(values, sizeof values);
 }
 

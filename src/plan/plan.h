@@ -35,20 +35,21 @@ uint64_t dt_plan_hash(const struct dt_plan *p);
 /* One worker's part of a global batch: its sequences in the order of the batch, packed into
  * micro-batches. */
 struct dt_dispatch {
-    int64_t sequences;    /* of this worker */
-    int64_t *sequence;    /* [sequences] index in the global batch, ascending */
-    int64_t tokens;       /* of this worker */
+    int64_t sequences; /* of this worker */
+    int64_t *sequence; /* [sequences] index in the global batch, ascending */
+    int64_t tokens;    /* of this worker */
     int64_t microbatches;
-    int64_t *first;           /* [microbatches + 1] first of `sequence` of each */
+    int64_t *first;             /* [microbatches + 1] first of `sequence` of each */
     int64_t *microbatch_tokens; /* [microbatches] input tokens */
-    uint64_t hash;            /* of everybody's part: the vote carries it */
+    uint64_t hash;              /* of everybody's part: the vote carries it */
     /* room */
     int64_t batch_sequences, microbatch_room;
     int64_t *order, *load; /* [batch_sequences], [workers] */
     int32_t *worker;       /* [batch_sequences] who takes each */
 };
 
-/* The most tokens that a worker can get of batches of up to `tokens`, none longer than `longest`. */
+/* The most tokens that a worker can get of batches of up to `tokens`, none longer than `longest`.
+ */
 int64_t dt_dispatch_most_tokens(const struct dt_plan *p, int32_t rank, int64_t tokens,
                                 int64_t longest);
 /* Arrays for batches of up to `sequences` sequences and parts of up to `tokens` input tokens;
@@ -73,12 +74,12 @@ enum dt_op {
     DT_OP_FORWARD,  /* of a segment for a micro-batch */
     DT_OP_LOSS,     /* loss only, logits are not kept (evaluation) */
     DT_OP_BACKWARD, /* of a segment; HEAD: loss and its gradient, chunk by chunk */
-    DT_OP_ZERO,     /* gradients of a segment: a worker without any sequence takes part with zeros */
-    DT_OP_REDUCE,   /* begin: finished gradients of a segment, compute -> home */
-    DT_OP_SETTLE,   /* wait until nothing is under way: homes have their sums, all is sent */
-    DT_OP_VOTE,     /* norms, loss sum and tokens, hashes, flags */
-    DT_OP_DECIDE,   /* wait for the decision */
-    DT_OP_UPDATE,   /* optimizer on the home intervals */
+    DT_OP_ZERO,   /* gradients of a segment: a worker without any sequence takes part with zeros */
+    DT_OP_REDUCE, /* begin: finished gradients of a segment, compute -> home */
+    DT_OP_SETTLE, /* wait until nothing is under way: homes have their sums, all is sent */
+    DT_OP_VOTE,   /* norms, loss sum and tokens, hashes, flags */
+    DT_OP_DECIDE, /* wait for the decision */
+    DT_OP_UPDATE, /* optimizer on the home intervals */
 };
 
 struct dt_instruction {

@@ -11,7 +11,7 @@
 
 struct dt_checkpoint_part {
     int count;
-    int *fds;              /* [count] */
+    int *fds;               /* [count] */
     char (*paths)[DT_PATH]; /* [count] for messages */
     struct dt_checkpoint_range *ranges;
     size_t range_count, room;
@@ -58,8 +58,8 @@ int dt_checkpoint_part_write(struct dt_checkpoint_part *p, int file, size_t offs
     for (size_t done = 0, n; done < bytes; done += n) {
         n = bytes - done < DT_CHECKPOINT_CHUNK ? bytes - done : DT_CHECKPOINT_CHUNK;
         DT_TRY(dt_fd_write_at(p->fds[file], p->paths[file], from + done, n, offset + done));
-        DT_TRY(remember(p, (struct dt_checkpoint_range){file, offset + done, n,
-                                                        dt_hash(from + done, n)}));
+        DT_TRY(remember(
+            p, (struct dt_checkpoint_range){file, offset + done, n, dt_hash(from + done, n)}));
     }
     return DT_OK;
 }

@@ -1,14 +1,15 @@
 /* See exchange.h. Building the tables is in exchange_plan.c; here they run.
  *
  * Who runs what: a bucket begins on the compute thread, or on the communication thread when it had
- * to wait for a slot; arrivals are put in place and summed on the communication thread. Counters are
- * atomic, the queue of waiting buckets has a lock. */
+ * to wait for a slot; arrivals are put in place and summed on the communication thread. Counters
+ * are atomic, the queue of waiting buckets has a lock. */
 #include "state/exchange_private.h"
 
 #include "base/error.h"
 #include "ops/ops.h"
 
-#define SUM_CHUNK 8192 /* elements that stay in the first-level cache while all senders are added */
+#define SUM_CHUNK 8192 /* elements that stay in the first-level cache while all senders are added  \
+                        */
 
 static unsigned char *at(const void *base, int64_t element, const struct dt_exchange *x)
 {
@@ -89,23 +90,35 @@ static void sum_boxes(struct dt_exchange *x, struct exchange__bucket *b)
     }
 }
 
+/* What came packed, to its places. */
 static void unpack(struct dt_exchange *x, struct exchange__bucket *b)
 {
     for (int64_t s = 0; s < b->source_count; s++) {
         const struct exchange__source *src = &b->sources[s];
         const struct exchange__transfer *t = src->transfer;
-        if (t && t->in_place)
+        if (!t || t->in_place)
             continue;
-        const unsigned char *packed = t ? (unsigned char *)slot_of(x, b) + t->slot_at : NULL;
+        const unsigned char *packed = (unsigned char *)slot_of(x, b) + t->slot_at;
         for (int64_t i = 0; i < src->piece_count; i++) {
             const struct dt_piece *p = &src->pieces[i];
-            put(x, at(x->to, p->to_at, x), p->to_ld,
-                packed ? (const void *)packed : at(x->from, p->from_at, x),
-                packed ? p->cols : p->from_ld, p->rows, p->cols);
-            if (packed)
-                packed += (size_t)(p->rows * p->cols) * x->element_bytes;
+            put(x, at(x->to, p->to_at, x), p->to_ld, packed, p->cols, p->rows, p->cols);
+            packed += (size_t)(p->rows * p->cols) * x->element_bytes;
         }
     }
+}
+
+/* A copy's pieces that need no message: by the thread that waits, while the others travel. */
+static void copy_own(struct dt_exchange *x, struct exchange__bucket *b)
+{
+    if (x->kind != DT_EXCHANGE_COPY || b->own_copied)
+        return;
+    b->own_copied = true;
+    for (int64_t s = 0; s < b->source_count; s++)
+        for (int64_t i = 0; !b->sources[s].transfer && i < b->sources[s].piece_count; i++) {
+            const struct dt_piece *p = &b->sources[s].pieces[i];
+            put(x, at(x->to, p->to_at, x), p->to_ld, at(x->from, p->from_at, x), p->from_ld,
+                p->rows, p->cols);
+        }
 }
 
 static void take_in(struct dt_exchange *x, struct exchange__bucket *b)
@@ -211,7 +224,8 @@ static void post(struct dt_exchange *x, struct exchange__bucket *b, struct excha
 static void begin(struct dt_exchange *x, struct exchange__bucket *b)
 {
     unsigned char *slot = slot_of(x, b);
-    /* One more than there are messages, so that none of them ends the bucket before all are posted. */
+    /* One more than there are messages, so that none of them ends the bucket before all are posted.
+     */
     atomic_store(&b->left, b->message_count + 1);
     atomic_store(&b->receives_left, b->receive_messages);
     for (int64_t i = 0; i < b->receive_count; i++) {
@@ -234,6 +248,7 @@ int dt_exchange_start(struct dt_exchange *x, int64_t bucket)
 {
     struct exchange__bucket *b = &x->buckets[bucket];
     atomic_store(&b->received, 0);
+    b->own_copied = false;
     atomic_fetch_add(&x->open, 1);
     b->slot = -1;
     if (b->staging == 0) {
@@ -277,11 +292,14 @@ static const char *words(const struct dt_exchange *x)
 
 int dt_exchange_wait(struct dt_exchange *x, int64_t bucket)
 {
+    copy_own(x, &x->buckets[bucket]);
     return wait_flag(x, &x->buckets[bucket].received, 0, words(x));
 }
 
 int dt_exchange_wait_all(struct dt_exchange *x)
 {
+    for (int64_t i = 0; i < x->bucket_count; i++)
+        copy_own(x, &x->buckets[i]);
     for (int64_t n; (n = atomic_load(&x->open)) > 0;)
         DT_TRY(wait_flag(x, &x->open, n, words(x)));
     return failure(x, words(x));

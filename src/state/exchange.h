@@ -2,13 +2,13 @@
  *
  * Problem: every layer's weights must arrive before its forward and every layer's gradients leave
  * after its backward, while the compute thread is in a GEMM; a sum has one order although messages
- * arrive in any; memory beside the state is two buckets. Idea: what one worker sends and receives of
- * a bucket is known before the first step, as one message a peer (cut at DT_COMM_MESSAGE). Pieces
- * that are one run of memory on this side are sent or received in place; others are packed in a
- * staging slot. What must be summed is received in staging, one place a sender, and added in sender
- * order when all of a bucket is there, on the communication thread. Buckets that need staging wait
- * for one of the two slots, in the order in which they were started: the same on every worker, so
- * the oldest unfinished bucket can always go on. */
+ * arrive in any; memory beside the state is two buckets. Idea: what one worker sends and receives
+ * of a bucket is known before the first step, as one message a peer (cut at DT_COMM_MESSAGE).
+ * Pieces that are one run of memory on this side are sent or received in place; others are packed
+ * in a staging slot. What must be summed is received in staging, one place a sender, and added in
+ * sender order when all of a bucket is there, on the communication thread. Buckets that need
+ * staging wait for one of the two slots, in the order in which they were started: the same on every
+ * worker, so the oldest unfinished bucket can always go on. */
 #ifndef DT_STATE_EXCHANGE_H
 #define DT_STATE_EXCHANGE_H
 
@@ -38,10 +38,9 @@ struct dt_exchange;
 
 /* move: of this rank (dt_move_*(..., rank)), kept until close. Buckets are element ranges of the
  * space. key_base keeps exchanges apart (< 2^8). comm may be NULL with one worker. */
-int dt_exchange_new(const struct dt_bucket *buckets, int64_t count,
-                    const struct dt_move *move, int32_t rank, enum dt_exchange_kind kind,
-                    struct dt_comm *comm, enum dt_comm_kind traffic, uint64_t key_base,
-                    struct dt_exchange **out);
+int dt_exchange_new(const struct dt_bucket *buckets, int64_t count, const struct dt_move *move,
+                    int32_t rank, enum dt_exchange_kind kind, struct dt_comm *comm,
+                    enum dt_comm_kind traffic, uint64_t key_base, struct dt_exchange **out);
 void dt_exchange_free(struct dt_exchange *x);
 /* Bytes of one staging slot. */
 size_t dt_exchange_staging(const struct dt_exchange *x);

@@ -1,5 +1,5 @@
-/* The tables of an exchange: one worker's pieces sorted into buckets, directions and peers, and what
- * follows from that: messages, staging, sources in rank order. */
+/* The tables of an exchange: one worker's pieces sorted into buckets, directions and peers, and
+ * what follows from that: messages, staging, sources in rank order. */
 #include "state/exchange_private.h"
 
 #include "base/arena.h"
@@ -54,7 +54,9 @@ static int sort_pieces(const struct dt_bucket *buckets, int64_t count, const str
         list[i] = (struct sorted){.piece = *p,
                                   .bucket = bucket_of(buckets, count, p->tensor),
                                   .order = i,
-                                  .direction = from && to ? LOCAL : from ? SEND : RECEIVE,
+                                  .direction = from && to ? LOCAL
+                                               : from     ? SEND
+                                                          : RECEIVE,
                                   .peer = from ? p->to : p->from};
     }
     qsort(list, (size_t)move->count, sizeof *list, by_place);
@@ -100,10 +102,8 @@ static struct exchange__source source_of(const struct dt_exchange *x, const stru
                                          const struct dt_piece *pieces, int64_t count,
                                          const struct exchange__transfer *t)
 {
-    return (struct exchange__source){.rank = t ? s->peer : x->rank,
-                                     .transfer = t,
-                                     .pieces = pieces,
-                                     .piece_count = count};
+    return (struct exchange__source){
+        .rank = t ? s->peer : x->rank, .transfer = t, .pieces = pieces, .piece_count = count};
 }
 
 static size_t up(size_t n)
@@ -147,12 +147,13 @@ static void finish_bucket(struct dt_exchange *x, struct exchange__bucket *b)
     qsort(b->sources, (size_t)b->source_count, sizeof *b->sources, by_rank);
     find_dense(x, b);
     b->slot = -1;
+    b->own_copied = true;
     b->exchange = x;
     atomic_store(&b->received, 1);
 }
 
-/* Groups of equal (bucket, direction, peer) become transfers and sources. Sends to a peer begin with
- * the one after this worker, so that not all begin with the same. */
+/* Groups of equal (bucket, direction, peer) become transfers and sources. Sends to a peer begin
+ * with the one after this worker, so that not all begin with the same. */
 static void make_groups(struct dt_exchange *x, const struct sorted *list, int64_t n)
 {
     struct exchange__transfer *next = x->transfers;
@@ -221,10 +222,9 @@ static int build(struct dt_exchange *x, const struct sorted *list, int64_t n)
     return give_requests(x, transfers);
 }
 
-int dt_exchange_new(const struct dt_bucket *buckets, int64_t count,
-                    const struct dt_move *move, int32_t rank, enum dt_exchange_kind kind,
-                    struct dt_comm *comm, enum dt_comm_kind traffic, uint64_t key_base,
-                    struct dt_exchange **out)
+int dt_exchange_new(const struct dt_bucket *buckets, int64_t count, const struct dt_move *move,
+                    int32_t rank, enum dt_exchange_kind kind, struct dt_comm *comm,
+                    enum dt_comm_kind traffic, uint64_t key_base, struct dt_exchange **out)
 {
     struct dt_exchange *x;
     struct sorted *list = NULL;

@@ -10,7 +10,7 @@ struct exchange__transfer {
     const struct dt_piece *pieces; /* [piece_count], in the order of both sides */
     int64_t piece_count;
     size_t bytes;
-    bool in_place;  /* one run of this side's memory, beginning at element `at` */
+    bool in_place; /* one run of this side's memory, beginning at element `at` */
     int64_t at;
     size_t slot_at; /* else: where it stands in the slot */
     struct dt_comm_request *requests;
@@ -35,9 +35,10 @@ struct exchange__bucket {
     bool dense; /* every source covers [dense_at, dense_at + dense_count) of `to`, in order */
     int64_t dense_at, dense_count;
     int64_t message_count, receive_messages;
-    size_t staging; /* bytes of a slot */
-    struct exchange__bucket *next; /* waiting for a slot */
-    int slot;                      /* -1: none */
+    size_t staging;                      /* bytes of a slot */
+    struct exchange__bucket *next;       /* waiting for a slot */
+    int slot;                            /* -1: none */
+    bool own_copied;                     /* copies: what needs no message is in place */
     _Atomic int64_t receives_left, left; /* messages */
     _Atomic int64_t received;            /* 1: what comes is in place */
 };
@@ -58,7 +59,7 @@ struct dt_exchange {
     struct exchange__transfer *transfers;
     struct exchange__source *sources;
     struct dt_comm_request *requests;
-    _Atomic int64_t open;                       /* buckets started and not over */
+    _Atomic int64_t open;                   /* buckets started and not over */
     struct dt_comm_request *_Atomic failed; /* the first message that did */
 };
 

@@ -2,8 +2,8 @@
  *
  * In a checkpoint the trained tensors stand in space order, so a file's data is itself a home
  * layout: one contiguous range a home interval. A model directory from elsewhere has tensors in any
- * order, dtype and file. Both are read by name, of each tensor the runs that this worker is home of;
- * frozen ones whole. Every worker checks every tensor's name and shape all the same. */
+ * order, dtype and file. Both are read by name, of each tensor the runs that this worker is home
+ * of; frozen ones whole. Every worker checks every tensor's name and shape all the same. */
 #include "state/state.h"
 
 #include "base/error.h"

@@ -26,8 +26,8 @@ bool dt_state_norms(const struct dt_state *s, int64_t part, int scale_log2, stru
     for (struct state__run r; state__next_run(s, p, &c, &r);)
         for (int64_t i = 0, n; i < r.count; i += n) {
             n = piece_of(s, r.count - i);
-            finite = dt_k->block_norms(gradient_of(s, p, r.at + i, n, 1), n, scale_log2, sum) &&
-                     finite;
+            finite =
+                dt_k->block_norms(gradient_of(s, p, r.at + i, n, 1), n, scale_log2, sum) && finite;
         }
     return finite;
 }

@@ -1,10 +1,11 @@
 /* save: home -> files, by several writers at once.
  *
  * A file is a header, the trained elements in space order, then frozen tensors in their own dtype.
- * Its bytes are cut where the homes are cut, moved down to page edges (dt_home_save), so that no two
- * writers touch one page. What a writer then writes but is not home of, a few elements at each cut,
- * comes over comm first. Header bytes and frozen tensors every worker has. A writer that cannot write
- * still gives the others what they need: the save fails as a whole afterwards, and nobody hangs. */
+ * Its bytes are cut where the homes are cut, moved down to page edges (dt_home_save), so that no
+ * two writers touch one page. What a writer then writes but is not home of, a few elements at each
+ * cut, comes over comm first. Header bytes and frozen tensors every worker has. A writer that
+ * cannot write still gives the others what they need: the save fails as a whole afterwards, and
+ * nobody hangs. */
 #include "state/state.h"
 
 #include "base/error.h"
@@ -17,7 +18,7 @@
 struct file {
     const struct dt_state *s;
     struct dt_checkpoint_part *part; /* NULL: only give */
-    int index; /* of DT_STATE_FILES */
+    int index;                       /* of DT_STATE_FILES */
     const struct dt_tensor_plan *plan;
     const float *array; /* [elements] home storage, NULL when nothing trains */
     struct dt_home cut; /* of the trained elements */
@@ -77,7 +78,8 @@ static int exchange(const struct file *f, struct border *b)
                          b->received + at, bytes);
         at += p->to == f->s->rank ? p->cols : 0;
     }
-    return n > 0 ? dt_comm_wait_all(c, b->requests, n, "state at the borders of a checkpoint's writers")
+    return n > 0 ? dt_comm_wait_all(c, b->requests, n,
+                                    "state at the borders of a checkpoint's writers")
                  : DT_OK;
 }
 
@@ -89,10 +91,9 @@ static int write_pieces(const struct file *f, const struct border *b)
         bool own = p->from == f->s->rank;
         if (p->to != f->s->rank)
             continue;
-        DT_TRY(dt_checkpoint_part_write(f->part, f->index,
-                                        f->trained_begin + (size_t)p->to_at * sizeof(float),
-                                        own ? f->array + p->from_at : b->received + at,
-                                        (size_t)p->cols * sizeof(float)));
+        DT_TRY(dt_checkpoint_part_write(
+            f->part, f->index, f->trained_begin + (size_t)p->to_at * sizeof(float),
+            own ? f->array + p->from_at : b->received + at, (size_t)p->cols * sizeof(float)));
         at += own ? 0 : p->cols;
     }
     return DT_OK;
@@ -164,8 +165,8 @@ static int write_frozen(const struct file *f, const struct dt_byte_range *r)
         size_t start = f->plan->offset[k], end = start + f->plan->bytes[k];
         k++;
         if (max_size(start, r->begin) < min_size(end, r->end))
-            DT_TRY(write_frozen_tensor(f, i, start, max_size(start, r->begin),
-                                       min_size(end, r->end)));
+            DT_TRY(
+                write_frozen_tensor(f, i, start, max_size(start, r->begin), min_size(end, r->end)));
     }
     return DT_OK;
 }

@@ -52,8 +52,7 @@ static void carve(struct dt_state *s, struct dt_arena *arena)
             p->exp_avg_sq = floats(arena, p->elements);
         }
         p->box = s->alias ? p->master : floats(arena, p->box_elements);
-        p->box_gradient.any =
-            s->alias ? p->gradient.any : gradients(s, arena, p->box_elements);
+        p->box_gradient.any = s->alias ? p->gradient.any : gradients(s, arena, p->box_elements);
     }
     for (int64_t i = 0; i < s->arch->tensor_count; i++)
         s->frozen[i] = s->trainable[i] ? NULL : floats(arena, tensor_elements(s->arch, i));
@@ -71,9 +70,9 @@ static int open_exchange(struct dt_state *s, struct dt_part *p, bool gather,
                                             : DT_EXCHANGE_SUM;
     DT_TRY(gather ? dt_move_gather(&p->space, &p->home, &p->compute, s->rank, &move)
                   : dt_move_reduce(&p->space, &p->compute, &p->home, s->rank, &move));
-    int rc = dt_exchange_new(p->buckets, p->bucket_count, &move, s->rank, kind, s->comm,
-                             gather ? DT_COMM_GATHER : DT_COMM_REDUCE,
-                             (uint64_t)(p - s->parts), out);
+    int rc =
+        dt_exchange_new(p->buckets, p->bucket_count, &move, s->rank, kind, s->comm,
+                        gather ? DT_COMM_GATHER : DT_COMM_REDUCE, (uint64_t)(p - s->parts), out);
     dt_move_free(&move);
     return rc;
 }
@@ -242,8 +241,7 @@ void dt_state_init(struct dt_state *s, uint64_t seed)
         struct dt_part *p = &s->parts[k];
         struct state__cursor c = {0};
         for (struct state__run r; state__next_run(s, p, &c, &r);)
-            init_elements(s, seed, p->space.tensor[r.tensor], r.element, r.count,
-                          p->master + r.at);
+            init_elements(s, seed, p->space.tensor[r.tensor], r.element, r.count, p->master + r.at);
     }
     for (int64_t i = 0; i < s->arch->tensor_count; i++)
         if (s->frozen[i])

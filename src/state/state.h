@@ -24,7 +24,6 @@ enum dt_state_kind {
     DT_STATE_TRAIN,     /* and the optimizer's moments */
 };
 
-
 /* A finished or unfinished gradient: floats, or with exact sums integers of quantum 2^-scale. */
 union dt_gradient_store {
     void *any;
@@ -39,15 +38,15 @@ struct dt_part {
     struct dt_compute compute; /* of all workers */
     struct dt_bucket *buckets; /* in execution order */
     int64_t bucket_count;
-    int64_t elements;     /* that this worker is home of */
-    int64_t box_elements; /* that its boxes take */
-    int64_t stamp;        /* last step that was applied to master and moments */
-    int64_t gathered;     /* stamp of what the boxes hold, -1: nothing */
-    float *master, *exp_avg, *exp_avg_sq;    /* [elements] home */
-    union dt_gradient_store gradient;        /* [elements] home, summed over workers */
-    float *box;                              /* [box_elements]; master when aliased */
-    union dt_gradient_store box_gradient;    /* [box_elements]; gradient when aliased */
-    struct dt_exchange *gather, *reduce;     /* NULL when aliased */
+    int64_t elements;                     /* that this worker is home of */
+    int64_t box_elements;                 /* that its boxes take */
+    int64_t stamp;                        /* last step that was applied to master and moments */
+    int64_t gathered;                     /* stamp of what the boxes hold, -1: nothing */
+    float *master, *exp_avg, *exp_avg_sq; /* [elements] home */
+    union dt_gradient_store gradient;     /* [elements] home, summed over workers */
+    float *box;                           /* [box_elements]; master when aliased */
+    union dt_gradient_store box_gradient; /* [box_elements]; gradient when aliased */
+    struct dt_exchange *gather, *reduce;  /* NULL when aliased */
 };
 
 struct dt_state_options {
@@ -114,7 +113,8 @@ int dt_state_part_open(const char *temp, struct dt_checkpoint_part **out);
 /* This worker's byte ranges of all files, header included where they are its: a move from home to
  * the same cut rounded to pages (DT_STATE_PAGE). All workers call it together; one that has no file
  * to write to (part NULL) gives the others what they need all the same. */
-#define DT_STATE_PAGE ((size_t)65536) /* the largest page of any machine that may mount the disk */
+#define DT_STATE_PAGE ((size_t)65536) /* the largest page of any machine that may mount the disk   \
+                                       */
 int dt_state_save(const struct dt_state *s, struct dt_checkpoint_part *part);
 
 /* Moves of one segment's tensors (the bucket). `start` begins and returns; gather_wait returns when
@@ -141,9 +141,9 @@ void dt_state_skip(struct dt_state *s, int64_t part, int64_t step);
 
 /* A home interval of this worker cut at tensor edges. */
 struct state__run {
-    int64_t tensor;         /* position in the space */
-    int64_t element;        /* of that tensor: first of the run */
-    int64_t at;             /* where it stands in home storage */
+    int64_t tensor;  /* position in the space */
+    int64_t element; /* of that tensor: first of the run */
+    int64_t at;      /* where it stands in home storage */
     int64_t count;
 };
 struct state__cursor {

@@ -131,8 +131,7 @@ int dt_book_decide(struct dt_book *b, const struct dt_vote *sum, bool stop, int6
     out->attempt = sum->attempt;
     out->spaces = b->spaces;
     for (int64_t i = 0; i < b->spaces; i++)
-        out->space[i] =
-            dt_decide_space(&b->optimizer, &sum->space[i], sum->step, sum->attempt);
+        out->space[i] = dt_decide_space(&b->optimizer, &sum->space[i], sum->step, sum->attempt);
     out->stop = false;
     if (redo(out)) {
         dt_warn("step %lld: sums of gradients are too large for their scale; the step is run again "

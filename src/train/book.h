@@ -25,22 +25,22 @@ struct dt_book {
     int64_t spaces;
     int64_t *skipped; /* [spaces] steps in a row */
     int32_t workers;
-    FILE *metrics;       /* OUTPUT/metrics.jsonl; NULL: not open */
-    long metrics_size;   /* up to its last whole line */
-    int statm;           /* /proc/self/statm, -1 */
-    int64_t first;       /* last step done before this start */
-    int64_t steps;       /* of the whole run */
-    int64_t decided;     /* last step */
+    FILE *metrics;           /* OUTPUT/metrics.jsonl; NULL: not open */
+    long metrics_size;       /* up to its last whole line */
+    int statm;               /* /proc/self/statm, -1 */
+    int64_t first;           /* last step done before this start */
+    int64_t steps;           /* of the whole run */
+    int64_t decided;         /* last step */
     int64_t samples, tokens; /* consumed by decided steps, earlier starts included */
-    int64_t saved;       /* newest step on disk, -1: none */
-    bool save_failed;    /* the last attempt did */
-    bool last_skipped;   /* the last step of a space with trained tokens was not finite */
-    double peak_gflops;  /* of all workers, measured at the start; 0: not */
-    double mark;         /* clock: since then the present step is under way */
+    int64_t saved;           /* newest step on disk, -1: none */
+    bool save_failed;        /* the last attempt did */
+    bool last_skipped;       /* the last step of a space with trained tokens was not finite */
+    double peak_gflops;      /* of all workers, measured at the start; 0: not */
+    double mark;             /* clock: since then the present step is under way */
     double save_began;
-    int first_file;      /* handle of a save's first data file */
+    int first_file; /* handle of a save's first data file */
     struct dt_progress progress;
-    bool shown;          /* progress has begun */
+    bool shown; /* progress has begun */
 };
 
 struct dt_run;
@@ -60,15 +60,15 @@ int64_t dt_book_resident(const struct dt_book *b); /* of this process */
 
 /* A save: begin makes the temporary directory with everything in it but the data, whose files are
  * there with their size; workers write their parts; each part is claimed; end commits (rc >= 0) or
- * throws away, deletes by retention and tells. true: a checkpoint of this step stands. w may be NULL
- * when begin failed. */
+ * throws away, deletes by retention and tells. true: a checkpoint of this step stands. w may be
+ * NULL when begin failed. */
 int dt_book_save_begin(struct dt_book *b, int64_t step, struct dt_checkpoint_writer **w);
 int dt_book_save_claim(struct dt_book *b, struct dt_checkpoint_writer *w,
                        const struct dt_checkpoint_part *part);
 bool dt_book_save_end(struct dt_book *b, int64_t step, struct dt_checkpoint_writer *w, int rc);
 
-/* How a run that came to an end in good order ends: the words, and DT_OK, DT_E_STOPPED, DT_E_SAVE or
- * DT_E_NUMERIC. */
+/* How a run that came to an end in good order ends: the words, and DT_OK, DT_E_STOPPED, DT_E_SAVE
+ * or DT_E_NUMERIC. */
 int dt_book_finish(struct dt_book *b, bool stopped);
 
 /* ---- what the files of this part share (metrics.c) ---- */

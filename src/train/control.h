@@ -20,18 +20,18 @@ void dt_u128_add(struct dt_u128 *a, const struct dt_u128 *b);
 struct dt_space_vote {
     struct dt_u128 norm; /* Σ of block norms of the summed gradient, scaled by 2^scale_log2 */
     int scale_log2;
-    bool finite;   /* no gradient or loss was infinite or not a number */
-    bool overflow; /* reduction: exact: an addend was too large for the scale */
+    bool finite;         /* no gradient or loss was infinite or not a number */
+    bool overflow;       /* reduction: exact: an addend was too large for the scale */
     struct dt_u128 loss; /* Σ over trained tokens */
     int64_t loss_tokens;
 };
 
 struct dt_vote {
-    int64_t epoch, step;     /* step counts from 1 */
-    int64_t attempt;         /* of this step, from 0: one more after each redo */
-    uint64_t plan, dispatch; /* hashes */
-    uint64_t kernels;        /* hash of the kernel set's name; exact mode only, else 0 */
-    int64_t data_epoch;      /* of the data, from 0 */
+    int64_t epoch, step;       /* step counts from 1 */
+    int64_t attempt;           /* of this step, from 0: one more after each redo */
+    uint64_t plan, dispatch;   /* hashes */
+    uint64_t kernels;          /* hash of the kernel set's name; exact mode only, else 0 */
+    int64_t data_epoch;        /* of the data, from 0 */
     int64_t sequences, tokens; /* of the global batch: all workers say the same */
     double flops;              /* of this worker's part */
     int64_t spaces;
@@ -77,8 +77,8 @@ enum dt_phase {
 const char *dt_phase_name(enum dt_phase phase);
 
 struct dt_saved {
-    bool done;      /* a checkpoint of this step stands; else training goes on without */
-    bool stop;      /* asked for while saving */
+    bool done; /* a checkpoint of this step stands; else training goes on without */
+    bool stop; /* asked for while saving */
 };
 
 struct dt_control {
@@ -91,8 +91,8 @@ struct dt_control {
     bool (*stop_asked)(void *self);
     /* This worker's part in, the sum over all out, told to the user. *stop: end after this. */
     int (*evaluated)(void *self, int64_t step, struct dt_evaluation *e, bool *stop);
-    /* Write a checkpoint of the state after `step`, together. A save that fails is no failure of the
-     * call: training goes on. */
+    /* Write a checkpoint of the state after `step`, together. A save that fails is no failure of
+     * the call: training goes on. */
     int (*save)(void *self, int64_t step, struct dt_saved *out);
     /* Where this worker is: from any thread, cheap. */
     void (*phase)(void *self, enum dt_phase phase);

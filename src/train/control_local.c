@@ -38,8 +38,7 @@ static int decide(void *self, struct dt_decision *out)
     out->spaces = l->spaces;
     out->stop = false;
     for (int64_t i = 0; i < l->spaces; i++)
-        out->space[i] =
-            dt_decide_space(&l->optimizer, &l->space[i], l->vote.step, l->vote.attempt);
+        out->space[i] = dt_decide_space(&l->optimizer, &l->space[i], l->vote.step, l->vote.attempt);
     return DT_OK;
 }
 

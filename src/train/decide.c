@@ -32,9 +32,9 @@ double dt_loss_value(const struct dt_u128 *sum)
 const char *dt_phase_name(enum dt_phase phase)
 {
     static const char *const names[] = {
-        [DT_PHASE_START] = "starting",     [DT_PHASE_STEP] = "computing a step",
-        [DT_PHASE_DECIDE] = "voted",       [DT_PHASE_EVALUATE] = "evaluating",
-        [DT_PHASE_SAVE] = "saving",        [DT_PHASE_END] = "ending",
+        [DT_PHASE_START] = "starting", [DT_PHASE_STEP] = "computing a step",
+        [DT_PHASE_DECIDE] = "voted",   [DT_PHASE_EVALUATE] = "evaluating",
+        [DT_PHASE_SAVE] = "saving",    [DT_PHASE_END] = "ending",
     };
     return phase >= 0 && phase <= DT_PHASE_END ? names[phase] : "?";
 }

@@ -1,4 +1,5 @@
-/* What computes, on one worker: state with its weights, executor, and the thread that reads data. */
+/* What computes, on one worker: state with its weights, executor, and the thread that reads data.
+ */
 #include "train/run.h"
 
 #include "base/error.h"

@@ -14,7 +14,7 @@ struct dt_estimate {
     size_t process;     /* program, libraries, thread stacks */
     size_t total;       /* of one worker */
     size_t all_workers; /* of all of them and the coordinator, when all are on one machine */
-    double step_flops; /* of a full batch */
+    double step_flops;  /* of a full batch */
     int64_t parameters, trainable;
 };
 
@@ -29,8 +29,9 @@ struct dt_executor_options dt_executor_options_of(const struct dt_run_config *c,
 struct dt_state_options dt_state_options_of(const struct dt_run_config *c, const bool *trainable,
                                             int32_t rank, struct dt_comm *comm);
 
-/* rank: of this worker, -1 of the one that needs most. preparation: bytes while texts are tokenized. Corpora are mapped and forgotten batch by batch, so
- * they take nothing that counts. The team must stand (dt_ops_set_threads). */
+/* rank: of this worker, -1 of the one that needs most. preparation: bytes while texts are
+ * tokenized. Corpora are mapped and forgotten batch by batch, so they take nothing that counts. The
+ * team must stand (dt_ops_set_threads). */
 int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
                     const bool *trainable, struct dt_batch_bound bound, size_t preparation,
                     int32_t rank, struct dt_estimate *out);

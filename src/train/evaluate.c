@@ -58,8 +58,8 @@ int dt_file_evaluation_open(const struct dt_file_options *o, struct dt_file_eval
         .train = o->gradients,
         .microbatch_tokens = tokens,
         .positions = most,
-        .bound = {o->gradients ? dt_dataset_samples(e->data) : tokens,
-                  o->gradients ? all : tokens, most},
+        .bound = {o->gradients ? dt_dataset_samples(e->data) : tokens, o->gradients ? all : tokens,
+                  most},
     };
     return dt_executor_open(&e->session.state, &x, &e->executor);
 }

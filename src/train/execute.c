@@ -47,14 +47,14 @@ static struct dt_model_options model_options(const struct dt_plan *plan,
                                              const struct dt_executor_options *o)
 {
     int64_t most = own_tokens(plan, o);
-    return (struct dt_model_options){
-        .compute = o->compute,
-        .max_tokens = o->microbatch_tokens < most ? o->microbatch_tokens : most,
-        .positions = o->positions,
-        .rope_length = o->positions,
-        .train = o->train,
-        .recompute = o->recompute,
-        .exact = o->exact};
+    return (struct dt_model_options){.compute = o->compute,
+                                     .max_tokens =
+                                         o->microbatch_tokens < most ? o->microbatch_tokens : most,
+                                     .positions = o->positions,
+                                     .rope_length = o->positions,
+                                     .train = o->train,
+                                     .recompute = o->recompute,
+                                     .exact = o->exact};
 }
 
 /* The schedule, for the most micro-batches that a part of a batch can have. */
@@ -79,10 +79,9 @@ size_t dt_executor_bytes(const struct dt_arch *arch, const struct dt_executor_op
     struct dt_model_options mo = model_options(&e.plan, o);
     dt_model_carve(&e.model, arch, &mo, &count);
     dt_model_close(&e.model);
-    size_t tables = open_tables(&e, o) < 0
-                        ? 0
-                        : (size_t)e.schedule.capacity * sizeof *e.schedule.list +
-                              (size_t)o->bound.sequences * sizeof(int32_t);
+    size_t tables = open_tables(&e, o) < 0 ? 0
+                                           : (size_t)e.schedule.capacity * sizeof *e.schedule.list +
+                                                 (size_t)o->bound.sequences * sizeof(int32_t);
     dt_schedule_free(&e.schedule);
     free(e.start);
     return count.used + tables;

@@ -20,9 +20,9 @@ struct dt_executor {
     struct dt_model model;
     struct dt_arena arena; /* activations and scratch */
     struct dt_schedule schedule;
-    int32_t *start; /* per micro-batch: sequences + 1 row offsets, one after another */
-    struct dt_batch_bound bound;   /* of a global batch */
-    _Atomic int64_t instructions;  /* done since the start: a worker that works makes it grow */
+    int32_t *start;              /* per micro-batch: sequences + 1 row offsets, one after another */
+    struct dt_batch_bound bound; /* of a global batch */
+    _Atomic int64_t instructions; /* done since the start: a worker that works makes it grow */
 };
 
 struct dt_executor_options {
@@ -48,8 +48,8 @@ void dt_executor_close(struct dt_executor *e);
 /* A batch that this executor can run. */
 int dt_executor_batch(const struct dt_executor *e, struct dt_global_batch *out);
 
-/* Step k (from 1) over a global batch, with vote, decision and update; run again with a smaller scale
- * as long as the decision is to redo it. */
+/* Step k (from 1) over a global batch, with vote, decision and update; run again with a smaller
+ * scale as long as the decision is to redo it. */
 int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step,
                      struct dt_control *control, struct dt_decision *decision);
 /* Gradients of the summed loss, without vote and update: state's parts hold them afterwards. */

@@ -156,8 +156,7 @@ int dt_loader_new(const struct dt_dataset *d, struct dt_sampler *s, const struct
     pthread_cond_init(&l->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     for (int i = 0; i < 2; i++)
-        DT_CHECK(fail, rc,
-                 dt_global_batch_new(plan, rank, bound, &l->buffer[i]));
+        DT_CHECK(fail, rc, dt_global_batch_new(plan, rank, bound, &l->buffer[i]));
     DT_CHECK(fail, rc, DT_NEW(&l->samples, bound->sequences));
     if (pthread_create(&l->thread, NULL, run, l) != 0) {
         rc = DT_FAIL(DT_E_MEMORY, "cannot start the data thread: %s", strerror(errno));

@@ -1,6 +1,6 @@
-/* The data thread: while step s computes, the lengths of step s + 1 are dispatched and this worker's
- * tokens copied from the mapped corpus into a buffer that was made before the first step. Everything
- * that can wait on a disk waits here. */
+/* The data thread: while step s computes, the lengths of step s + 1 are dispatched and this
+ * worker's tokens copied from the mapped corpus into a buffer that was made before the first step.
+ * Everything that can wait on a disk waits here. */
 #ifndef DT_TRAIN_LOADER_H
 #define DT_TRAIN_LOADER_H
 

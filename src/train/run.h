@@ -1,9 +1,9 @@
 /* A training run: everything between RUN.yaml and a directory that transformers can load.
  *
- * setup.c opens what the run needs, in the order in which mistakes are cheap to find; engine.c makes
- * what computes; loop.c takes the steps; book.h is what decides and saves. With one worker all of it
- * is one process. With several the coordinator opens the run and keeps the books, and every worker
- * opens the run as a follower and has an engine (cluster/). */
+ * setup.c opens what the run needs, in the order in which mistakes are cheap to find; engine.c
+ * makes what computes; loop.c takes the steps; book.h is what decides and saves. With one worker
+ * all of it is one process. With several the coordinator opens the run and keeps the books, and
+ * every worker opens the run as a follower and has an engine (cluster/). */
 #ifndef DT_TRAIN_RUN_H
 #define DT_TRAIN_RUN_H
 

@@ -68,8 +68,8 @@ static void check_rates(struct dt_config *c, struct dt_run_config *cfg)
     if (n == 0)
         return;
     if (n != cfg->workers) {
-        dt_config_problem(c, "rates", "rates has %lld numbers for %lld workers; one for each", (long long)n,
-                          (long long)cfg->workers);
+        dt_config_problem(c, "rates", "rates has %lld numbers for %lld workers; one for each",
+                          (long long)n, (long long)cfg->workers);
         return;
     }
     cfg->rate = calloc((size_t)n, sizeof *cfg->rate);

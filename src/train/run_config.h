@@ -70,8 +70,8 @@ struct dt_run_config {
     struct {
         int64_t limit; /* MiB; 0: what the machine and its control group allow */
     } memory;
-    int64_t workers; /* in all */
-    int64_t threads; /* per worker; 0: cores of its machine / workers there */
+    int64_t workers;                /* in all */
+    int64_t threads;                /* per worker; 0: cores of its machine / workers there */
     struct dt_config_strings rates; /* [workers] or empty */
     int64_t *rate;                  /* [workers] the same in parts per million; NULL: all alike */
     int reduction;                  /* enum dt_run_reduction */
@@ -82,7 +82,7 @@ struct dt_run_config {
         char *secret;                  /* file; NULL: made for the run */
         double timeout, start_timeout; /* seconds */
     } cluster;
-    char *kernels;   /* "auto" or a kernel set's name */
+    char *kernels; /* "auto" or a kernel set's name */
 };
 
 extern const struct dt_config_table dt_run_config_table;

@@ -32,37 +32,43 @@ static const struct dt_config_key keys[] = {
     {"seed", NULL, DT_CONFIG_INT, AT(seed), "1", .max = MANY, .change = DT_CONFIG_FIXED,
      .doc = "every random choice is a function of it: sample order, initial weights"},
     {"workers", "nproc", DT_CONFIG_INT, AT(workers), "1", .min = 1, .max = 4096,
-     .doc = "processes in all, on all machines; agents divide them by cores. Under mpirun the number "
-            "of its ranks"},
+     .doc =
+         "processes in all, on all machines; agents divide them by cores. Under mpirun the number "
+         "of its ranks"},
     {"rates", NULL, DT_CONFIG_STRINGS, AT(rates), "[]",
-     .doc = "time that each worker needs for a token, beside a healthy one's (1; 2 is half as fast): "
-            "a list of `workers` numbers; tokens are dealt out accordingly"},
+     .doc =
+         "time that each worker needs for a token, beside a healthy one's (1; 2 is half as fast): "
+         "a list of `workers` numbers; tokens are dealt out accordingly"},
     {"threads", "num_threads", DT_CONFIG_INT, AT(threads), "0", .max = 4096,
      .doc = "threads of a worker; 0 is every core of its machine, divided by the workers there"},
     {"reduction", NULL, DT_CONFIG_ENUM, AT(reduction), "float", .names = reductions,
      .change = DT_CONFIG_FIXED,
-     .doc = "how gradients are summed: float, in one fixed order for a plan; exact, as 64-bit "
-            "integers, so that the bits do not depend on the number of workers or on how a batch is "
-            "cut (4 bytes a parameter more, twice the traffic)"},
+     .doc =
+         "how gradients are summed: float, in one fixed order for a plan; exact, as 64-bit "
+         "integers, so that the bits do not depend on the number of workers or on how a batch is "
+         "cut (4 bytes a parameter more, twice the traffic)"},
     {"kernels", NULL, DT_CONFIG_STRING, AT(kernels), "auto", .names = kernels,
      .doc = "kernel set; auto is the fastest that this CPU runs"},
 
     {"cluster.network", NULL, DT_CONFIG_STRING, AT(cluster.network),
      .default_words = "none: all workers are on this machine",
-     .doc = "the trusted network between machines, as ADDRESS/BITS: agents and data use addresses in "
-            "it and no other"},
+     .doc =
+         "the trusted network between machines, as ADDRESS/BITS: agents and data use addresses in "
+         "it and no other"},
     {"cluster.agents", "nnodes", DT_CONFIG_INT, AT(cluster.agents), "1", .min = 1, .max = 4096,
-     .doc = "machines that take part; each runs one agent (`ductile agent`, or the launcher's task)"},
+     .doc =
+         "machines that take part; each runs one agent (`ductile agent`, or the launcher's task)"},
     {"cluster.port", "master_port", DT_CONFIG_INT, AT(cluster.port), "0", .max = 65535,
      .doc = "port of the coordinator; 0 is any free one"},
     {"cluster.secret", NULL, DT_CONFIG_PATH, AT(cluster.secret),
      .default_words = "a fresh one in OUTPUT/.control",
      .doc = "file (mode 0600) with the job's secret, 64 hexadecimal digits; DUCTILE_SECRET in the "
             "environment goes before it"},
-    {"cluster.timeout", "init_timeout_seconds ddp_timeout", DT_CONFIG_FLOAT, AT(cluster.timeout), "10",
-     .min = 0.5, .max = 3600, .unit = "seconds",
-     .doc = "a worker or machine that is silent for so long is taken for lost (one that dies is seen "
-            "at once)"},
+    {"cluster.timeout", "init_timeout_seconds ddp_timeout", DT_CONFIG_FLOAT, AT(cluster.timeout),
+     "10", .min = 0.5, .max = 3600, .unit = "seconds",
+     .doc =
+         "a worker or machine that is silent for so long is taken for lost (one that dies is seen "
+         "at once)"},
     {"cluster.start_timeout", NULL, DT_CONFIG_FLOAT, AT(cluster.start_timeout), "300", .min = 1,
      .max = 86400, .unit = "seconds",
      .doc = "how long to wait for all machines and workers to be there"},

@@ -23,13 +23,13 @@ static int put_trainer(const struct dt_book *b, int64_t step, struct dt_checkpoi
     snprintf(hash[0], sizeof hash[0], "%016llx", (unsigned long long)b->arch->hash);
     snprintf(hash[1], sizeof hash[1], "%016llx", (unsigned long long)b->data_hash);
     snprintf(hash[2], sizeof hash[2], "%016llx", (unsigned long long)b->plan_hash);
-    json_t *o = json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:i, s:s}",
-                          "version", 1, "ductile", DT_VERSION, "step", (json_int_t)step, "steps",
-                          (json_int_t)b->steps, "samples", (json_int_t)b->samples, "tokens",
-                          (json_int_t)b->tokens, "seed", (json_int_t)b->config->seed, "arch",
-                          hash[0], "data", hash[1], "plan", hash[2], "kernels", dt_k->name,
-                          "workers", (int)b->workers, "reduction",
-                          b->optimizer.exact ? "exact" : "float");
+    json_t *o =
+        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s:s, s:i, s:s}", "version", 1,
+                  "ductile", DT_VERSION, "step", (json_int_t)step, "steps", (json_int_t)b->steps,
+                  "samples", (json_int_t)b->samples, "tokens", (json_int_t)b->tokens, "seed",
+                  (json_int_t)b->config->seed, "arch", hash[0], "data", hash[1], "plan", hash[2],
+                  "kernels", dt_k->name, "workers", (int)b->workers, "reduction",
+                  b->optimizer.exact ? "exact" : "float");
     if (!o)
         return DT_FAIL(DT_E_MEMORY, "cannot write trainer.json: out of memory");
     int rc = dt_checkpoint_put_json(w, "trainer.json", o);
@@ -82,8 +82,8 @@ int dt_book_save_claim(struct dt_book *b, struct dt_checkpoint_writer *w,
     size_t count;
     const struct dt_checkpoint_range *r = dt_checkpoint_part_ranges(part, &count);
     for (size_t i = 0; i < count; i++)
-        DT_TRY(dt_checkpoint_claim(w, b->first_file + r[i].file, r[i].offset, r[i].length,
-                                   r[i].hash));
+        DT_TRY(
+            dt_checkpoint_claim(w, b->first_file + r[i].file, r[i].offset, r[i].length, r[i].hash));
     return DT_OK;
 }
 

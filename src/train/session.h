@@ -26,8 +26,8 @@ int dt_end_of_text(const char *wanted, const struct dt_arch *arch,
  * disagree on eos; DT_E_DATA when the tokenizer has ids that the model lacks. */
 int dt_tokenizer_of(const char *dir, const struct dt_arch *arch, struct dt_tokenizer **out);
 
-/* This worker's part of the first `limit` samples (0: all), in order. `control` may be NULL; when it
- * asks to stop, evaluation ends early and is not `complete`. `shown`: a progress line. */
+/* This worker's part of the first `limit` samples (0: all), in order. `control` may be NULL; when
+ * it asks to stop, evaluation ends early and is not `complete`. `shown`: a progress line. */
 int dt_evaluate(struct dt_executor *e, const struct dt_dataset *d, int64_t limit,
                 struct dt_control *control, bool shown, struct dt_evaluation *out);
 

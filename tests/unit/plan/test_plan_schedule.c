@@ -132,8 +132,15 @@ static void test_dispatch_rates(void **state)
     assert_int_equal(dt_dispatch_new(&p, 700, 5600, &d), 0);
     for (int32_t w = 0; w < 3; w++) {
         assert_int_equal(dt_dispatch_fill(&d, &p, w, length, 700), 0);
-        assert_in_range(d.sequences, (w == 0 ? 400 : w == 1 ? 200 : 100) - 2,
-                        (w == 0 ? 400 : w == 1 ? 200 : 100) + 2);
+        assert_in_range(d.sequences,
+                        (w == 0   ? 400
+                         : w == 1 ? 200
+                                  : 100) -
+                            2,
+                        (w == 0   ? 400
+                         : w == 1 ? 200
+                                  : 100) +
+                            2);
     }
     dt_dispatch_free(&d);
     dt_arch_free(arch);
@@ -228,9 +235,8 @@ static void test_schedule(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dispatch),
-                                       cmocka_unit_test(test_dispatch_refuses),
-                                       cmocka_unit_test(test_dispatch_rates),
-                                       cmocka_unit_test(test_schedule)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dispatch), cmocka_unit_test(test_dispatch_refuses),
+        cmocka_unit_test(test_dispatch_rates), cmocka_unit_test(test_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
