@@ -11,6 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define LINK_TRIES 30
+#define LINK_MICROSECONDS 100000
 
 struct network {
     int family;
@@ -70,25 +74,44 @@ static void list_addresses(const struct ifaddrs *all, int family, char *out, siz
     }
 }
 
+/* 1: found; 0: there is one, but its link is not up yet; else a failure. */
+static int look(const char *network, const struct network *n, char address[DT_ADDRESS],
+                char device[DT_ADDRESS])
+{
+    struct ifaddrs *all;
+    char had[512];
+    int found = -1;
+    if (getifaddrs(&all) != 0)
+        return DT_FAIL(DT_E_IO, "cannot list this machine's addresses: %s", strerror(errno));
+    for (const struct ifaddrs *i = all; i && found != 1; i = i->ifa_next) {
+        const unsigned char *bytes = bytes_of(i, n->family);
+        if (!bytes || !inside(n, bytes))
+            continue;
+        inet_ntop(n->family, bytes, address, DT_ADDRESS);
+        snprintf(device, DT_ADDRESS, "%s", i->ifa_name);
+        found = (i->ifa_flags & IFF_UP) && (i->ifa_flags & IFF_RUNNING);
+    }
+    list_addresses(all, n->family, had, sizeof had);
+    freeifaddrs(all);
+    return found >= 0 ? found
+                      : DT_FAIL(DT_E_CONFIG,
+                                "cluster.network: this machine has no address in %s; it has %s",
+                                network, had);
+}
+
 int dt_network_find(const char *network, char address[DT_ADDRESS], char device[DT_ADDRESS])
 {
     struct network n;
-    struct ifaddrs *all;
-    char had[512];
+    int rc = 0;
     DT_TRY(parse(network, &n));
-    if (getifaddrs(&all) != 0)
-        return DT_FAIL(DT_E_IO, "cannot list this machine's addresses: %s", strerror(errno));
-    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-        const unsigned char *bytes = bytes_of(i, n.family);
-        if (!bytes || !(i->ifa_flags & IFF_UP) || !inside(&n, bytes))
-            continue;
-        inet_ntop(n.family, bytes, address, DT_ADDRESS);
-        snprintf(device, DT_ADDRESS, "%s", i->ifa_name);
-        freeifaddrs(all);
-        return DT_OK;
+    /* A link that has just been made, as in a container's first second. */
+    for (int tries = 0; tries < LINK_TRIES && rc == 0; tries++) {
+        if (tries > 0)
+            usleep(LINK_MICROSECONDS);
+        rc = look(network, &n, address, device);
     }
-    list_addresses(all, n.family, had, sizeof had);
-    freeifaddrs(all);
-    return DT_FAIL(DT_E_CONFIG, "cluster.network: this machine has no address in %s; it has %s",
-                   network, had);
+    if (rc == 0)
+        return DT_FAIL(DT_E_CONFIG, "cluster.network: interface %s with %s is down", device,
+                       address);
+    return rc < 0 ? rc : DT_OK;
 }

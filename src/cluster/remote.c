@@ -60,7 +60,7 @@ static void keep(struct dt_remote *r, const struct dt_frame *f)
     case DT_MSG_JOB:
         free(r->job);
         r->job = malloc(f->bytes + 1);
-        if ((good = r->job != NULL)) {
+        if ((good = r->has_job = r->job != NULL)) {
             memcpy(r->job, f->payload, f->bytes);
             r->job[f->bytes] = '\0';
             r->job_bytes = f->bytes;
@@ -69,7 +69,7 @@ static void keep(struct dt_remote *r, const struct dt_frame *f)
     case DT_MSG_TABLE: /* points into the frame: keep that */
         free(r->table_frame);
         r->table_frame = malloc(f->bytes);
-        if ((good = r->table_frame != NULL))
+        if ((good = r->has_table = r->table_frame != NULL))
             memcpy(r->table_frame, f->payload, r->table_bytes = f->bytes);
         break;
     case DT_MSG_GO:
@@ -315,35 +315,21 @@ int remote__wait(struct dt_remote *r, const bool *flag, double seconds, const ch
 
 int dt_remote_job(struct dt_remote *r, double seconds, const char **text, size_t *bytes)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)seconds + 1;
     pthread_mutex_lock(&r->lock);
-    int waited = 0;
-    while (!r->job && waited != ETIMEDOUT)
-        waited = pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    int rc = remote__wait(r, &r->has_job, seconds, "a job");
     *text = r->job;
     *bytes = r->job_bytes;
     pthread_mutex_unlock(&r->lock);
-    return *text ? DT_OK
-                 : DT_FAIL(DT_E_TIMEOUT, "the coordinator sent no job within %.0f s", seconds);
+    return rc;
 }
 
 int dt_remote_table(struct dt_remote *r, double seconds, struct dt_msg_table *out)
 {
     pthread_mutex_lock(&r->lock);
-    bool has = r->table_frame != NULL;
-    while (!has) {
-        int rc = remote__wait(r, &r->ended, 0.2, "");
-        has = r->table_frame != NULL;
-        if (!has && (r->ended || (seconds -= 0.2) < 0)) {
-            pthread_mutex_unlock(&r->lock);
-            return r->ended ? DT_FAIL(DT_E_EPOCH, "the run ended before all workers were there")
-                            : dt_error_pass(rc, __FILE__, __LINE__);
-        }
-    }
+    int rc = remote__wait(r, &r->has_table, seconds, "the addresses of all workers");
     struct dt_frame f = {DT_MSG_TABLE, r->rank, r->table_frame, r->table_bytes};
-    int rc = dt_unpack_table(&f, out);
+    if (rc >= 0)
+        rc = dt_unpack_table(&f, out);
     pthread_mutex_unlock(&r->lock);
     return rc;
 }

@@ -35,7 +35,7 @@ struct dt_remote {
     size_t job_bytes;
     unsigned char *table_frame;
     size_t table_bytes;
-    bool go, ended;
+    bool has_job, has_table, go, ended;
     int64_t step; /* last decided */
     struct remote__inbox inbox;
     _Atomic bool stop_asked;
