@@ -207,8 +207,8 @@ static void test_program(void **state)
     program("-C 2>&1", 2, "-C needs a directory");
     program("config /nowhere.yaml 2>&1 >/dev/null", 2, "ductile config: ");
     program("config /nowhere.yaml --verbose 2>&1 >/dev/null", 2, "\n  E_CONFIG at base/config");
-    static const char *const later[] = {"import", "plan", "verify", "simulate", "profile",
-                                        "agent",  "ctl",  "inject", "serve"};
+    static const char *const later[] = {"import",  "plan",   "verify", "simulate",
+                                        "profile", "inject", "serve"};
     for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
         char arguments[64];
         snprintf(arguments, sizeof arguments, "%s x --y 2>&1 >/dev/null", later[i]);
