@@ -11,10 +11,11 @@
  * that waits for a send before it posts the receive that the peer waits for, hangs. Nothing
  * allocates after dt_comm_connect; a request's memory is the caller's until it is done.
  *
- * The epoch ends once and for all requests at the same time: by dt_comm_abort, by the first transfer
- * that fails, or by the first wait that lasts too long. The thread then throws the transport away,
- * ends every request with the code of that first cause, and only then lets waiters go. So a caller
- * who gets a failure from any wait may free all its requests and buffers at once. */
+ * The epoch ends once and for all requests at the same time: by dt_comm_abort, by the first
+ * transfer that fails, or by the first wait that lasts too long. The thread then throws the
+ * transport away, ends every request with the code of that first cause, and only then lets waiters
+ * go. So a caller who gets a failure from any wait may free all its requests and buffers at once.
+ */
 #ifndef DT_COMM_COMM_H
 #define DT_COMM_COMM_H
 
@@ -139,9 +140,9 @@ struct dt_group {
 /* y[i] += x[i], n elements: an op (ops/), handed in because this room sees none. */
 typedef void dt_comm_add_fn(float *y, const float *x, int64_t n);
 
-/* dst: this member's rows [part[me]], apart from src; src: all members' parts, of which part i, [part[i]] elements
- * at offset at[i], goes to member i, who adds what it gets in member order. scratch: [count *
- * part[me]] */
+/* dst: this member's rows [part[me]], apart from src; src: all members' parts, of which part i,
+ * [part[i]] elements at offset at[i], goes to member i, who adds what it gets in member order.
+ * scratch: [count * part[me]] */
 int dt_reduce_scatter(struct dt_comm *c, const struct dt_group *g, uint64_t key, const float *src,
                       const int64_t *at, const int64_t *part, float *dst, float *scratch,
                       dt_comm_add_fn *add);

@@ -97,6 +97,7 @@ void comm__describe(const struct dt_comm_request *r, char *out, size_t size);
 
 /* Keys of a collective: the caller's, then the chunk of a message longer than DT_COMM_MESSAGE. */
 #define COMM__CHUNK_BITS 12
+#define COMM__LONGEST (DT_COMM_MESSAGE << COMM__CHUNK_BITS) /* bytes, as the chunks are counted */
 int comm__group_check(const struct dt_comm *c, const struct dt_group *g, uint64_t key);
 int32_t comm__group_rank(const struct dt_group *g, int32_t member);
 /* Bytes of the chunk that begins at `done` of `bytes`. */
