@@ -33,8 +33,9 @@ test: test-deps $(BUILD)-test/build.ninja
 	scripts/check-includes.sh
 	cd $(BUILD)-test && ctest --output-on-failure -j$(JOBS) -LE long
 
-# Slow and exhaustive suites, and what needs models or Python oracles that are not in this tree.
+# Slow and exhaustive suites, a real Slurm and mpirun, and what needs models or Python oracles that are not in this tree.
 test-long: test
+	scripts/install-deps.sh cluster
 	cd $(BUILD)-test && ctest --output-on-failure -L long
 
 # Unit tests under address and undefined-behaviour sanitizers.
