@@ -37,7 +37,7 @@ static void accumulate(const struct dt_exchange *x, void *to, int64_t ldt, const
 
 static void *slot_of(const struct dt_exchange *x, const struct exchange__bucket *b)
 {
-    return b->slot < 0 ? NULL : x->staging->slot[b->slot];
+    return x->staging->slot[b->slot];
 }
 
 /* ---- Summing what has arrived ---- */
@@ -160,16 +160,12 @@ static void let_next_begin(struct dt_staging *s)
 static void over(struct dt_exchange *x, struct exchange__bucket *b)
 {
     struct dt_staging *s = x->staging;
-    bool had_slot = b->slot >= 0;
-    if (had_slot) {
-        pthread_mutex_lock(&s->lock);
-        s->used[b->slot] = false;
-        b->slot = -1;
-        pthread_mutex_unlock(&s->lock);
-    }
+    pthread_mutex_lock(&s->lock);
+    s->used[b->slot] = false;
+    b->slot = -1;
+    pthread_mutex_unlock(&s->lock);
     atomic_fetch_sub(&x->open, 1);
-    if (had_slot)
-        let_next_begin(s);
+    let_next_begin(s);
 }
 
 /* On the communication thread: one message of the bucket is over. */
@@ -250,13 +246,9 @@ int dt_exchange_start(struct dt_exchange *x, int64_t bucket)
     atomic_store(&b->received, 0);
     b->own_copied = false;
     atomic_fetch_add(&x->open, 1);
-    b->slot = -1;
-    if (b->staging == 0) {
-        begin(x, b);
-        return DT_OK;
-    }
     struct dt_staging *s = x->staging;
     pthread_mutex_lock(&s->lock);
+    b->slot = -1;
     b->next = NULL;
     if (s->first)
         s->last->next = b;

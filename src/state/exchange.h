@@ -6,9 +6,10 @@
  * of a bucket is known before the first step, as one message a peer (cut at DT_COMM_MESSAGE).
  * Pieces that are one run of memory on this side are sent or received in place; others are packed
  * in a staging slot. What must be summed is received in staging, one place a sender, and added in
- * sender order when all of a bucket is there, on the communication thread. Buckets that need
- * staging wait for one of the two slots, in the order in which they were started: the same on every
- * worker, so the oldest unfinished bucket can always go on. */
+ * sender order when all of a bucket is there, on the communication thread. Every bucket has one of
+ * two slots while it travels, in the order in which they were started: so what is needed first also
+ * arrives first, instead of sharing the link with all others; and as the order is the same on every
+ * worker, the oldest unfinished bucket can always go on. */
 #ifndef DT_STATE_EXCHANGE_H
 #define DT_STATE_EXCHANGE_H
 

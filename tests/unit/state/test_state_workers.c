@@ -73,13 +73,22 @@ static int step(struct dt_state *s)
     return dt_state_settle(s);
 }
 
+static void connect_all(struct team *t)
+{
+    struct dt_comm_address table[MOST];
+    assert_int_equal(dt_comm_hub_new(t->size, &t->hub), 0);
+    for (int32_t r = 0; r < t->size; r++) {
+        struct dt_comm_options o = {.rank = r, .size = t->size, .epoch = 1, .timeout = 20};
+        assert_int_equal(dt_comm_local_new(t->hub, r, &o.transport), 0);
+        assert_int_equal(dt_comm_open(&o, &t->comm[r]), 0);
+        assert_int_equal(dt_comm_address(t->comm[r], &table[r].data, &table[r].bytes), 0);
+    }
+    for (int32_t r = 0; r < t->size; r++)
+        assert_int_equal(dt_comm_connect(t->comm[r], table), 0);
+}
+
 static int open_member(struct team *t, int32_t rank)
 {
-    struct dt_comm_options co = {.rank = rank, .size = t->size, .epoch = 1, .timeout = 20};
-    struct dt_comm_address table[MOST] = {{0}};
-    DT_TRY(dt_comm_local_new(t->hub, rank, &co.transport));
-    DT_TRY(dt_comm_open(&co, &t->comm[rank]));
-    DT_TRY(dt_comm_connect(t->comm[rank], table));
     struct dt_state_options so = {.kind = DT_STATE_TRAIN,
                                   .trainable = trainable,
                                   .rank = rank,
@@ -120,7 +129,7 @@ static void run_team(struct team *t)
 {
     pthread_t threads[MOST];
     struct member members[MOST];
-    assert_int_equal(dt_comm_hub_new(t->size, &t->hub), 0);
+    connect_all(t);
     for (int32_t r = 0; r < t->size; r++) {
         members[r] = (struct member){t, r};
         assert_int_equal(pthread_create(&threads[r], NULL, work, &members[r]), 0);
