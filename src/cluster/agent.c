@@ -307,9 +307,9 @@ static int tick(struct agent *a)
     }
     if (now - dt_link_heard(a->link) > a->timeout)
         return DT_FAIL(DT_E_PEER,
-                       "no word from the coordinator for %.1f s: its machine or the "
+                       "no word from the coordinator (%s) for %.1f s: its machine or the "
                        "network to it is lost; the same command goes on",
-                       a->timeout);
+                       dt_link_peer(a->link), a->timeout);
     if (!a->o->inside && dt_signals_stop_asked() && !a->stop_sent) {
         a->stop_sent = true;
         up(a, dt_pack_text(a->frame, FRAME, DT_MSG_STOP, DT_EVERYBODY, "", 0));

@@ -10,6 +10,7 @@
 #include "cluster/network.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,6 +19,8 @@
 #define DIAL_SECONDS 2.0
 #define RETRY_MICROSECONDS 200000
 #define FIND_SECONDS 5.0
+#define HANDSHAKE_LOOK 100 /* milliseconds between looks at its deadline */
+#define REFUSALS 3 /* a busy coordinator may send a caller away, a willing one not so often */
 #define MEASURE_TIMEOUT 30.0
 
 /* ---- Secret and addresses ---- */
@@ -162,39 +165,81 @@ static int train_together(const struct dt_run_config *config,
 
 /* ---- A machine that joins ---- */
 
+static int shake_hands(struct dt_link *l)
+{
+    int rc = DT_OK;
+    while (rc >= 0 && !dt_link_trusted(l)) {
+        struct pollfd p = {.fd = dt_link_fd(l), .events = dt_link_events(l)};
+        poll(&p, 1, HANDSHAKE_LOOK);
+        rc = dt_link_ready(l, p.revents);
+    }
+    return rc;
+}
+
+/* DT_E_CONFIG: somebody answers and does not want this process, which trying again hardly mends. */
 static int join(const char *host, int port, const struct dt_secret *secret,
                 struct dt_agent_options *o)
 {
     int fd;
     DT_TRY(dt_dial(host, port, DIAL_SECONDS, &fd));
     DT_TRY(dt_link_new(fd, DT_LINK_CALLER, secret, FIND_SECONDS, &o->link));
-    return DT_OK;
+    int rc = shake_hands(o->link);
+    if (rc >= 0)
+        return DT_OK;
+    dt_link_free(o->link);
+    o->link = NULL;
+    return rc == DT_E_TIMEOUT ? rc : DT_FAIL(DT_E_CONFIG, "%s", dt_error_message());
 }
 
-/* A launcher's later task: where the first one is, is in .control, or in the launcher's variables.
- */
+/* A coordinator without a trusted network listens on its own machine's loopback only. */
+static int check_reachable(const struct dt_control_file *f)
+{
+    char host[sizeof f->host] = "";
+    gethostname(host, sizeof host - 1);
+    if (strcmp(f->address, "127.0.0.1") != 0 || strcmp(f->host, host) == 0)
+        return DT_OK;
+    return DT_FAIL(DT_E_CONFIG,
+                   "the coordinator is on host %s and listens there for its own machine only, this "
+                   "is host %s; set cluster.network to the network between them",
+                   f->host, host);
+}
+
+/* Where the first task is, is in .control, or in the launcher's variables. */
+static int find_once(const struct dt_run_config *c, const struct dt_launch *l,
+                     struct dt_agent_options *o)
+{
+    struct dt_control_file f;
+    struct dt_secret secret;
+    int rc = dt_control_file_read(c->output, &f);
+    if (rc >= 0 && strcmp(f.job, l->job) == 0) {
+        DT_TRY(check_reachable(&f));
+        DT_TRY(dt_secret_parse(f.secret, ".control", &secret));
+        return join(f.address, f.port, &secret, o);
+    }
+    if (l->host[0] && l->port > 0 && find_secret(c->cluster.secret, false, &secret) >= 0)
+        return join(l->host, l->port, &secret, o);
+    return rc < 0 ? rc
+                  : DT_FAIL(DT_E_NOT_FOUND, "the run in %s is of job '%s', this task is of '%s'",
+                            c->output, f.job, l->job);
+}
+
+/* A launcher's later task. What it reads may be left from an earlier run and be replaced in a
+ * moment: so every failure is tried again, but a mistake of the user's is told at once. */
 static int find_and_join(const struct dt_run_config *c, const struct dt_launch *l,
                          struct dt_agent_options *o)
 {
     double until = dt_clock_seconds() + c->cluster.start_timeout;
+    bool told = false;
     for (;;) {
-        struct dt_control_file f;
-        struct dt_secret secret;
-        int rc = dt_control_file_read(c->output, &f);
-        if (rc >= 0 && strcmp(f.job, l->job) == 0) {
-            rc = dt_secret_parse(f.secret, ".control", &secret);
-            if (rc >= 0)
-                rc = join(f.address, f.port, &secret, o);
-        } else if (l->host[0] && l->port > 0 &&
-                   find_secret(c->cluster.secret, false, &secret) >= 0) {
-            rc = join(l->host, l->port, &secret, o);
-        } else if (rc >= 0) {
-            rc = DT_FAIL(DT_E_NOT_FOUND, "the run in %s is of job '%s', this task is of '%s'",
-                         c->output, f.job, l->job);
-        }
+        int rc = find_once(c, l, o);
         if (rc >= 0)
             return DT_OK;
-        if (dt_clock_seconds() > until || dt_signals_stop_asked())
+        if (rc == DT_E_CONFIG && !told)
+            dt_warn("%s", dt_error_message());
+        told = told || rc == DT_E_CONFIG;
+        if (dt_signals_stop_asked())
+            return DT_FAIL(DT_E_STOPPED, "stopped while looking for the coordinator");
+        if (dt_clock_seconds() > until)
             return dt_error_context(rc, "no coordinator was found within %.0f s",
                                     c->cluster.start_timeout);
         usleep(RETRY_MICROSECONDS);
@@ -249,11 +294,14 @@ int dt_cluster_agent(const struct dt_agent_join *o)
     DT_TRY(find_secret(o->secret_file, false, &secret));
     if (o->network)
         DT_TRY(dt_network_find(o->network, address, device));
-    for (;;) {
+    for (int refusals = 0;;) {
         int rc = join(o->host, o->port, &secret, &a);
         if (rc >= 0)
             break;
-        if (rc != DT_E_PEER || dt_clock_seconds() > until)
+        if (dt_signals_stop_asked())
+            return DT_FAIL(DT_E_STOPPED, "stopped while looking for the coordinator");
+        bool absent = rc == DT_E_PEER || rc == DT_E_TIMEOUT;
+        if ((!absent && ++refusals == REFUSALS) || dt_clock_seconds() > until)
             return rc;
         usleep(RETRY_MICROSECONDS);
     }

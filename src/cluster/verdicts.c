@@ -167,6 +167,7 @@ static bool lost_machine(struct dt_coordinator *c, int64_t agent, double now)
         "is %.1f s)",
         now - dt_link_heard(a->link), c->o.job.timeout);
     coordinator__lost_agent(c, agent, why);
+    a->bye = true; /* END is sent to it all the same; nobody waits for its answer */
     return true;
 }
 

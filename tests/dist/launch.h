@@ -25,7 +25,7 @@
 static inline void launch_need(const char *condition, const char *what)
 {
     char command[512];
-    snprintf(command, sizeof command, "%s >/dev/null 2>&1", condition);
+    snprintf(command, sizeof command, "{ %s ; } >/dev/null 2>&1", condition);
     if (system(command) == 0)
         return;
     fprintf(stderr, "SKIPPED: %s\n", what);
