@@ -6,7 +6,7 @@ RUNS ?= 10000000
 JOBS ?= $(shell nproc)
 ARGS ?=
 
-.PHONY: all deps run test test-deps test-long fuzz bench install lint sanitize clean
+.PHONY: all deps run test test-deps test-long fuzz bench install lint sanitize tsan clean
 
 all:
 	cmake -B $(BUILD) -G Ninja -DDT_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
@@ -44,6 +44,12 @@ sanitize: test-deps
 	ninja -C $(BUILD)-san -j$(JOBS)
 	cd $(BUILD)-san && ctest --output-on-failure -j$(JOBS) -L unit
 
+# Tests with several threads under the thread sanitizer, which does not know OpenMP's barriers: one thread each.
+tsan: test-deps
+	cmake -B $(BUILD)-tsan -G Ninja -DDT_TSAN=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+	ninja -C $(BUILD)-tsan -j$(JOBS) thread_tests
+	cd $(BUILD)-tsan && OMP_NUM_THREADS=1 ctest --output-on-failure -j$(JOBS) -L threads
+
 fuzz:
 	scripts/install-deps.sh build test
 	scripts/fuzz.sh $(RUNS)
@@ -62,4 +68,4 @@ install: all
 	DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-test $(BUILD)-san
+	rm -rf $(BUILD) $(BUILD)-test $(BUILD)-san $(BUILD)-tsan
