@@ -76,9 +76,10 @@ static bool add_setting(const char *settings[16], int *n, const char *setting)
 int dt_comm_environment(bool local, const char *device, char *buf, size_t size,
                         const char *settings[16])
 {
+    /* Without the last one UCX takes SIGHUP for a wish to read debug messages. */
     static const char *const fixed[] = {"UCX_TLS=sysv,cma,tcp,self", "UCX_MM_ERROR_HANDLING=y",
                                         "UCX_KEEPALIVE_INTERVAL=1s", "UCX_HANDLE_ERRORS=none",
-                                        "UCX_LOG_LEVEL=error"};
+                                        "UCX_LOG_LEVEL=error",       "UCX_DEBUG_SIGNO=0"};
     int n = 0;
     settings[0] = NULL;
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
