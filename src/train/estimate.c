@@ -15,7 +15,7 @@
  * the data thread, buffers. */
 #define PROCESS_EXTRA ((size_t)6 << 20)
 /* And what the transport of a worker takes beside: its library, endpoints, queues. */
-#define COMM_EXTRA ((size_t)12 << 20)
+#define COMM_EXTRA ((size_t)6 << 20)
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -120,15 +120,18 @@ static size_t needs(const struct dt_estimate *e)
     return e->state + e->activations + e->batches;
 }
 
-/* The worker that needs most: shares of home differ by blocks, shares of a batch by the rates. */
+/* The worker that needs most: shares of home differ by blocks, shares of a batch by the rates.
+ * *all: what all of them need. */
 static int estimate_worst(const struct dt_arch *arch, const struct dt_run_config *c,
                           const bool *trainable, struct dt_batch_bound bound,
-                          struct dt_estimate *out)
+                          struct dt_estimate *out, size_t *all)
 {
     int32_t ranks = c->rate ? (int32_t)c->workers : 1;
+    *all = 0;
     for (int32_t rank = 0; rank < ranks; rank++) {
         struct dt_estimate e = *out;
         DT_TRY(estimate_rank(arch, c, trainable, bound, rank, &e));
+        *all += max_size(needs(&e), e.preparation) * (size_t)(c->workers / ranks);
         if (rank == 0 || needs(&e) > needs(out))
             *out = e;
     }
@@ -141,15 +144,17 @@ int dt_estimate_run(const struct dt_arch *arch, const struct dt_run_config *c,
 {
     static size_t
         process; /* the program before it opened anything big: the first estimate sees that */
+    size_t all = 0;
     *out = (struct dt_estimate){.preparation = preparation};
-    DT_TRY(rank < 0 ? estimate_worst(arch, c, trainable, bound, out)
+    DT_TRY(rank < 0 ? estimate_worst(arch, c, trainable, bound, out, &all)
                     : estimate_rank(arch, c, trainable, bound, rank, out));
     if (!process)
         process = resident_now();
     out->process = process + PROCESS_EXTRA + (c->workers > 1 ? COMM_EXTRA : 0);
     out->total = out->process + max_size(needs(out), preparation);
-    out->all_workers =
-        c->workers > 1 ? (size_t)c->workers * out->total + process + PROCESS_EXTRA : out->total;
+    out->all_workers = c->workers > 1
+                           ? (size_t)c->workers * out->process + all + process + PROCESS_EXTRA
+                           : out->total;
     out->parameters = dt_arch_parameters(arch);
     for (int64_t i = 0; i < arch->tensor_count; i++)
         out->trainable += trainable[i] ? arch->tensors[i].rows * arch->tensors[i].cols : 0;

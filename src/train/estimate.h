@@ -13,7 +13,8 @@ struct dt_estimate {
                            the rest */
     size_t process;     /* program, libraries, thread stacks */
     size_t total;       /* of one worker */
-    size_t all_workers; /* of all of them and the coordinator, when all are on one machine */
+    size_t all_workers; /* of all of them and the coordinator, when all are on one machine; unless
+                           one rank was asked for */
     double step_flops;  /* of a full batch */
     int64_t parameters, trainable;
 };
