@@ -62,13 +62,14 @@ static int all_pairs(struct dt_comm *c, char *out, char *in, json_t *list)
 {
     struct link link = {0};
     int32_t me = dt_comm_rank(c), size = dt_comm_size(c);
+    const struct dt_group everybody = {.count = size, .me = me};
     for (int32_t a = 0; a < size; a++)
         for (int32_t b = a + 1; b < size; b++) {
             if (me == a || me == b)
                 DT_TRY(measure(c, me == a ? b : a, me == a, out, in, &link));
             if (me == a)
                 DT_TRY(add(c, list, b, &link));
-            DT_TRY(dt_barrier(c, NULL, 1));
+            DT_TRY(dt_barrier(c, &everybody, 1));
         }
     return DT_OK;
 }
