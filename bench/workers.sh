@@ -29,7 +29,7 @@ speed() {
     sed -n 's/.*"step":\([0-9]*\),.*"tokens_per_second":\([0-9.]*\).*/\1 \2/p' "$dir/out/metrics.jsonl" | awk '$1 > 2 { print $2 }' | sort -n |
         awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
-most() { awk -v a="$1" -v b="$2" 'BEGIN { print a > b ? a : b }'; }
+most() { awk -v a="$1" -v b="$2" 'BEGIN { print (a > b ? a : b) }'; }
 line='{"bench":"workers"'
 for dtype in float32 bfloat16; do
     one=0 two=0 i=0
