@@ -232,7 +232,9 @@ static void take_ready(struct dt_coordinator *c, const struct dt_frame *f)
         if (words && words[0])
             dt_info("%s; %d workers, peak %.0f GFLOP/s in all", words, there, c->peak_gflops);
         enter(c, STAGE_RUNNING);
-        c->last_decision = dt_clock_seconds();
+        c->last_decision = c->since;
+        for (int32_t i = 0; i < c->o.job.workers; i++)
+            c->workers[i].progressed = c->since;
         if (c->o.book) {
             dt_signals_steps_begin();
             dt_book_begin(c->o.book, c->peak_gflops);

@@ -131,6 +131,26 @@ static bool stalled(struct dt_coordinator *c, int32_t rank, double now)
     return true;
 }
 
+/* Everybody waits for somebody and nothing moves: no single culprit, but no reason to wait on. */
+static bool deadlocked(struct dt_coordinator *c, double now)
+{
+    double limit = STALL_STEPS * c->longest_step;
+    limit = limit > STALL_SECONDS ? limit : STALL_SECONDS;
+    for (int32_t i = 0; i < c->o.job.workers; i++) {
+        const struct coordinator__worker *w = &c->workers[i];
+        bool waits = w->pulse.waits_for >= 0 || w->pulse.phase == DT_PHASE_DECIDE;
+        if (!waits || w->dead || w->bye || now - w->progressed <= limit)
+            return false;
+    }
+    char then[4608];
+    const struct dt_msg_pulse *p = &c->workers[0].pulse;
+    coordinator__end(c, DT_FAIL(DT_E_TIMEOUT,
+                                "no worker has got on for %.0f s although all live: worker 0 waits "
+                                "for worker %d since %.0f s; %s",
+                                limit, p->waits_for, p->waiting, advice(c, then, sizeof then)));
+    return true;
+}
+
 static bool broken(struct dt_coordinator *c, int32_t rank, double now)
 {
     const struct coordinator__worker *w = &c->workers[rank];
@@ -209,4 +229,6 @@ void coordinator__judge(struct dt_coordinator *c)
     for (int32_t i = 0; i < c->o.job.workers && c->stage == STAGE_RUNNING; i++)
         if (stalled(c, i, now))
             return;
+    if (c->stage == STAGE_RUNNING)
+        deadlocked(c, now);
 }
