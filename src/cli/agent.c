@@ -35,7 +35,9 @@ static const struct dt_cli_option options[] = {
     {"join", 0, "HOST:PORT", DT_CLI_STRING, .required = true,
      .doc = "the coordinator, as `ductile train` prints it"},
     {"network", 0, "ADDRESS/BITS", DT_CLI_STRING,
-     .doc = "the trusted network; this machine's workers use its address in it"},
+     .doc =
+         "the trusted network; this machine's workers use its address in it. Without, the address "
+         "that the connection to the coordinator has"},
     {"secret", 0, "FILE", DT_CLI_STRING,
      .doc = "file (mode 0600) with the job's secret; else DUCTILE_SECRET in the environment"},
     {"timeout", 0, "SECONDS", DT_CLI_FLOAT, .fallback = "300", .min = 0, .max = 86400,

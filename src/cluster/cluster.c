@@ -21,7 +21,7 @@
 #define FIND_SECONDS 5.0
 #define HANDSHAKE_LOOK 100 /* milliseconds between looks at its deadline */
 #define REFUSALS 3 /* a busy coordinator may send a caller away, a willing one not so often */
-#define MEASURE_TIMEOUT 30.0
+#define MEASURE_TIMEOUT 60.0 /* a pair waits while others measure, on a busy machine for long */
 
 /* ---- Secret and addresses ---- */
 
@@ -304,6 +304,13 @@ int dt_cluster_agent(const struct dt_agent_join *o)
         if ((!absent && ++refusals == REFUSALS) || dt_clock_seconds() > until)
             return rc;
         usleep(RETRY_MICROSECONDS);
+    }
+    if (!o->network) {
+        int rc = dt_network_of(dt_link_fd(a.link), address, device);
+        if (rc < 0) {
+            dt_link_free(a.link);
+            return rc;
+        }
     }
     dt_info("joined %s:%d", o->host, o->port);
     return dt_agent_run(&a);

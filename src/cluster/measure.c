@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PINGS 200
+#define PINGS 100
 #define LARGE ((size_t)8 << 20)
-#define LARGE_ROUNDS 24
+#define LARGE_ROUNDS 8
 
 struct link {
     double latency, bandwidth; /* seconds one way, bytes a second */

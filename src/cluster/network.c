@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define LINK_TRIES 30
@@ -114,4 +116,17 @@ int dt_network_find(const char *network, char address[DT_ADDRESS], char device[D
         return DT_FAIL(DT_E_CONFIG, "cluster.network: interface %s with %s is down", device,
                        address);
     return rc < 0 ? rc : DT_OK;
+}
+
+int dt_network_of(int fd, char address[DT_ADDRESS], char device[DT_ADDRESS])
+{
+    struct sockaddr_storage a = {0};
+    socklen_t length = sizeof a;
+    char text[DT_ADDRESS];
+    if (getsockname(fd, (struct sockaddr *)&a, &length) != 0 ||
+        getnameinfo((struct sockaddr *)&a, length, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0)
+        return DT_FAIL(DT_E_IO, "cannot tell this machine's address to the coordinator; give "
+                                "--network");
+    text[strcspn(text, "%")] = '\0'; /* an IPv6 address's interface is found again */
+    return dt_network_find(text, address, device);
 }

@@ -99,8 +99,12 @@ static int clean_files(const char *dir, const char *const *stems, const char *ma
 
 static int clean(const struct dt_run *r)
 {
-    static const char *const written[] = {".starts", "config.yaml", NULL};
-    char cache[DT_PATH];
+    static const char *const written[] = {".starts", "config.yaml", ".control", ".cookie", NULL};
+    static const char *const meeting[] = {".control", ".cookie"}; /* of workers of a killed run */
+    char cache[DT_PATH], path[DT_PATH];
+    for (size_t i = 0; i < sizeof meeting / sizeof *meeting; i++)
+        if (dt_path_join(path, r->config->output, meeting[i]) >= 0)
+            unlink(path);
     DT_TRY(dt_path_join(cache, r->config->output, "cache"));
     DT_TRY(clean_files(r->config->output, written, ".tmp-"));
     DT_TRY(clean_files(cache, NULL, ".tmp."));

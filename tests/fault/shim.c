@@ -10,7 +10,12 @@
  *              =stop          SIGSTOP before the operation; on SIGCONT it goes on in peace
  *   DT_FAULT_STICKY=1         all later ones fail as well
  *   DT_FAULT_LOG=FILE         a line "k operation path" each, before it happens
- *   DT_FAULT_NO_EXCHANGE=1    RENAME_EXCHANGE is refused, as on file systems that lack it */
+ *   DT_FAULT_NO_EXCHANGE=1    RENAME_EXCHANGE is refused, as on file systems that lack it
+ *
+ * Where one command starts several processes, one of them is chosen; the others run in peace:
+ *
+ *   DT_FAULT_IN=WORD          those whose first argument is WORD
+ *   DT_FAULT_NTH=K            and of these the K-th child (from 0) of its parent */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +37,35 @@ static int fail_with; /* 0: kill */
 static bool half, stop, sticky, no_exchange;
 static int log_fd = -1;
 
-__attribute__((constructor)) static void setup(void)
+/* The kernel lists children in the order of their start; what runs here has not ended. */
+static bool nth_child(long n)
 {
+    char path[64], list[4096] = "", self[16];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getppid(), (int)getppid());
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || syscall(SYS_read, fd, list, sizeof list - 1) < 0)
+        return false;
+    syscall(SYS_close, fd);
+    snprintf(self, sizeof self, "%d", (int)getpid());
+    char *rest, *word = strtok_r(list, " ", &rest);
+    while (word && n-- > 0)
+        word = strtok_r(NULL, " ", &rest);
+    return word && strcmp(word, self) == 0;
+}
+
+static bool chosen(int argc, char **argv)
+{
+    const char *word = getenv("DT_FAULT_IN"), *nth = getenv("DT_FAULT_NTH");
+    if (word && (argc < 2 || strcmp(argv[1], word) != 0))
+        return false;
+    return !nth || nth_child(atol(nth));
+}
+
+/* glibc hands a constructor the arguments of main. */
+__attribute__((constructor)) static void setup(int argc, char **argv)
+{
+    if (!chosen(argc, argv))
+        return;
     const char *action = getenv("DT_FAULT_DO"), *log = getenv("DT_FAULT_LOG");
     under = getenv("DT_FAULT_UNDER");
     at = getenv("DT_FAULT_AT") ? atol(getenv("DT_FAULT_AT")) : 0;

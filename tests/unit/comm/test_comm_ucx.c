@@ -18,9 +18,15 @@
 
 #define PATIENT 30.0
 
-/* Under AddressSanitizer freed memory stays mapped for a while. */
+/* Under AddressSanitizer freed memory stays mapped for a while, and UCX is seen to lose 100 bytes
+ * when a peer's segment is gone. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { MEMORY_IS_OURS = 0 };
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libuct.so";
+}
 #else
 enum { MEMORY_IS_OURS = 1 };
 #endif
