@@ -12,10 +12,10 @@
 #include "fault/crew.h"
 
 #define WORKERS 4
-/* Resident memory may still grow by pages that are touched late: stacks, the allocator's arenas of
- * threads, the ring of a transport. What leaks a kilobyte a step is beyond this in 5000 steps; the
- * short run sees only what leaks ten. */
-#define RESIDENT_SLACK (2L << 10) /* KiB */
+/* Resident memory may still grow by pages that are touched late (measured: 12 to 170 KiB between
+ * steps 500 and 5000). A leak of 120 bytes a step is beyond this in the long run; the short one
+ * sees what leaks 3 KiB a step. */
+#define RESIDENT_SLACK 512L /* KiB */
 
 struct size {
     long resident; /* KiB */
@@ -55,7 +55,7 @@ static struct size size_of(pid_t pid)
     return s;
 }
 
-/* Between a save and the next: at a step that is no multiple of ten. */
+/* Half-way between two saves, where nobody has a file of one open. */
 static void look_at_step(int step, struct size out[WORKERS + 1])
 {
     char words[32];
@@ -94,12 +94,12 @@ static void test_flat(void **state)
     (void)state;
     struct size before[WORKERS + 1], after[WORKERS + 1];
     live_start(&l,
-               "$D train run.yaml --workers=%d --train.steps=%d --checkpoint.every=10 "
+               "$D train run.yaml --workers=%d --train.steps=%d --checkpoint.every=50 "
                "--eval.every=10 --checkpoint.keep=1",
                WORKERS, steps);
     assert_true(crew_wait(l.pid, WORKERS, &crew));
-    look_at_step(early + 5, before);
-    look_at_step(steps - 5, after);
+    look_at_step(early + 25, before);
+    look_at_step(steps - 25, after);
     live_expect(&l, 0);
     for (int i = 0; i <= WORKERS; i++) {
         print_message("%s %d: %ld to %ld KiB, %d to %d descriptors, %d to %d threads\n",
