@@ -49,6 +49,7 @@ static void set_signals(void)
     signal(SIGALRM, SIG_DFL);
     signal(SIGHUP, on_orphaned);
     prctl(PR_SET_PDEATHSIG, SIGHUP);
+    prctl(PR_SET_NAME, "ductile"); /* not "exe", what it was started by */
 }
 
 /* ---- Meeting the others ---- */

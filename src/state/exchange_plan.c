@@ -59,7 +59,8 @@ static int sort_pieces(const struct dt_bucket *buckets, int64_t count, const str
                                                           : RECEIVE,
                                   .peer = from ? p->to : p->from};
     }
-    qsort(list, (size_t)move->count, sizeof *list, by_place);
+    if (move->count > 0)
+        qsort(list, (size_t)move->count, sizeof *list, by_place);
     *out = list;
     return DT_OK;
 }
@@ -144,7 +145,8 @@ static void finish_bucket(struct dt_exchange *x, struct exchange__bucket *b)
         t->slot_at = b->staging;
         b->staging += up(t->bytes);
     }
-    qsort(b->sources, (size_t)b->source_count, sizeof *b->sources, by_rank);
+    if (b->source_count > 0)
+        qsort(b->sources, (size_t)b->source_count, sizeof *b->sources, by_rank);
     find_dense(x, b);
     b->slot = -1;
     b->own_copied = true;
