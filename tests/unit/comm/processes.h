@@ -18,10 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CREW_MOST = 8, CREW_IN = 3, CREW_OUT = 4, CREW_PATIENCE_MS = 60000 };
+enum { CREW_MOST = 8, CREW_IN = 3, CREW_OUT = 4, CREW_PATIENCE_MS = 120000 };
 
 struct crew {
     int32_t size;
@@ -77,6 +78,7 @@ __attribute__((unused)) static int crew_join(double timeout, struct dt_comm **ou
     unsigned char bytes[CREW_MOST][2048];
     const void *address;
     size_t size;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a parent that fails leaves none behind */
     DT_TRY(crew_read(CREW_IN, &seat, sizeof seat));
     struct dt_comm_options o = {
         .rank = seat.rank, .size = seat.size, .epoch = seat.epoch, .timeout = timeout};

@@ -13,7 +13,6 @@
 
 #include <dirent.h>
 #include <pthread.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #define PATIENT 30.0
@@ -628,10 +627,8 @@ static int work(const char *name)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
-    if (argc == 3 && strcmp(argv[1], "worker") == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves none behind */
+    if (argc == 3 && strcmp(argv[1], "worker") == 0)
         return work(argv[2]);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_environment),   cmocka_unit_test(test_messages),
         cmocka_unit_test(test_messages_tcp),  cmocka_unit_test(test_sizes),
