@@ -55,6 +55,7 @@ fuzz:
 	scripts/fuzz.sh $(RUNS)
 
 bench: test-deps $(BUILD)-test/build.ninja
+	scripts/install-deps.sh bench
 	ninja -C $(BUILD)-test -j$(JOBS)
 	scripts/bench.sh $(BUILD)-test
 

@@ -10,6 +10,6 @@ for dtype in float32 bfloat16; do
 done
 "$dir/step" --model gpt2-124m --batch 4 --seq 1024 --threads "$threads" --dtype bfloat16 --steps 1
 "$dir/step" --model llama-10m --batch 1 --seq 16384 --threads "$threads" --dtype bfloat16 --steps 1
-for name in gemm attention stream tokenize; do
+for name in gemm attention stream tokenize moves; do
     "$dir/$name"
 done

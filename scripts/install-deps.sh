@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs what is missing from Debian's packages. usage: install-deps.sh build|corpus|test|cluster ...
+# Installs what is missing from Debian's packages. usage: install-deps.sh build|corpus|test|cluster|bench ...
 set -eu
 build="gcc cmake ninja-build pkg-config libc6-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libucx-dev libsodium-dev"
 corpus="bible-kjv jargon-text xz-utils"
 test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev qemu-user iproute2 $corpus"
 cluster="openmpi-bin munge slurmctld slurmd slurm-client spin iproute2"
+bench="ucx-utils"
 wanted=""
 for group in "$@"; do
     case $group in
@@ -12,6 +13,7 @@ for group in "$@"; do
     corpus) wanted="$wanted $corpus" ;;
     test) wanted="$wanted $test" ;;
     cluster) wanted="$wanted $cluster" ;;
+    bench) wanted="$wanted $bench" ;;
     *) echo "install-deps.sh: unknown group '$group'" >&2; exit 2 ;;
     esac
 done
