@@ -95,6 +95,7 @@ static int start_one(struct agent *a, const struct dt_msg_spawn *m, int32_t i)
     struct dt_msg_started started;
     c->rank = m->first + i;
     DT_TRY(dt_child_start(m->local, a->o->device, &c->process));
+    a->count = i + 1; /* only now is there a process to kill: kill(-1) would be everybody's end */
     DT_TRY(dt_link_new(c->process.control, DT_LINK_PLAIN, NULL, 0, &c->link));
     started.pid = c->process.pid;
     return up(a, dt_pack_started(a->frame, FRAME, c->rank, &started));
@@ -111,10 +112,8 @@ static int spawn(struct agent *a, const struct dt_frame *f)
     }
     if (rc >= 0)
         rc = DT_NEW(&a->children, m->count);
-    for (int32_t i = 0; rc >= 0 && i < m->count; i++) {
-        a->count = i + 1;
+    for (int32_t i = 0; rc >= 0 && i < m->count; i++)
         rc = start_one(a, m, i);
-    }
     free(m);
     if (!a->o->inside)
         dt_signals_steps_begin(); /* from now on the coordinator decides what a signal means */
@@ -143,14 +142,15 @@ static int take_vote(struct agent *a, const struct dt_frame *f)
         return rc;
     }
     m->vote.space = m->space;
-    if (a->votes && !dt_msg_vote_merge(a->votes, m))
+    bool differs = a->votes && !dt_msg_vote_merge(a->votes, m);
+    if (differs)
         send_votes(a, f->rank);
     if (!a->votes) {
         a->votes = m;
         m = NULL;
     }
     free(m);
-    if (a->votes->workers == a->count)
+    if (differs || a->votes->workers == a->count)
         send_votes(a, f->rank);
     return DT_OK;
 }
