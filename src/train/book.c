@@ -162,6 +162,7 @@ void dt_book_evaluated(struct dt_book *b, int64_t step, const struct dt_evaluati
 int dt_book_finish(struct dt_book *b, bool stopped)
 {
     const char *signal = dt_signals_name();
+    signal = signal ? signal : "a signal on another machine";
     if (stopped) {
         int rc = b->save_failed
                      ? DT_FAIL(DT_E_SAVE, "stopped by %s, and the last save failed", signal)
