@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "ops/ops.h"
 
-#define SUM_CHUNK 8192 /* elements that stay in the first-level cache while all senders are added  \
-                        */
+#define SUM_CHUNK                                                                                  \
+    8192 /* elements that stay in the first-level cache while all senders are added                \
+          */
 
 static unsigned char *at(const void *base, int64_t element, const struct dt_exchange *x)
 {
@@ -164,8 +165,9 @@ static void over(struct dt_exchange *x, struct exchange__bucket *b)
     s->used[b->slot] = false;
     b->slot = -1;
     pthread_mutex_unlock(&s->lock);
-    atomic_fetch_sub(&x->open, 1);
     let_next_begin(s);
+    /* The last touch: who waits for it may free exchange and staging at once. */
+    atomic_fetch_sub(&x->open, 1);
 }
 
 /* On the communication thread: one message of the bucket is over. */
