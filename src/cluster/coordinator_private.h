@@ -29,9 +29,7 @@ struct coordinator__worker {
     double heard;      /* clock of its last frame */
     double progressed; /* clock when `pulse.progress` or its phase last changed */
     struct dt_msg_pulse pulse;
-    bool in_vote, in_evaluated, in_save, in_saved; /* handed in, for the present question */
-    uint64_t plan, dispatch, kernels;              /* of its last vote, when it came alone */
-    double broken_at;                              /* it said that a peer is lost, 0: no */
+    double broken_at; /* it said that a peer is lost, 0: no */
     struct dt_msg_failed broken;
 };
 

@@ -118,13 +118,13 @@ static bool stalled(struct dt_coordinator *c, int32_t rank, double now)
     double limit = STALL_STEPS * c->longest_step;
     char what[256];
     limit = limit > STALL_SECONDS ? limit : STALL_SECONDS;
-    if (w->dead || w->bye || w->pulse.phase != DT_PHASE_STEP || w->pulse.waits_for >= 0 ||
-        now - w->progressed <= limit)
+    bool computes = w->pulse.phase == DT_PHASE_STEP || w->pulse.phase == DT_PHASE_EVALUATE;
+    if (w->dead || w->bye || !computes || w->pulse.waits_for >= 0 || now - w->progressed <= limit)
         return false;
     snprintf(what, sizeof what,
-             "makes no progress: no instruction of step %" PRId64
+             "makes no progress: no instruction after step %" PRId64
              " was finished for %.0f s although its process lives; it is killed",
-             w->pulse.step + 1, now - w->progressed);
+             w->pulse.step, now - w->progressed);
     coordinator__send(c, rank,
                       dt_pack_text(c->frame, COORDINATOR__FRAME, DT_MSG_KILL, rank, "", 0));
     lose(c, rank, what);

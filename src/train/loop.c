@@ -24,6 +24,7 @@ static int evaluate(struct loop *l, int64_t step)
     phase(l, DT_PHASE_EVALUATE);
     DT_TRY(dt_evaluate(&l->engine->executor, l->run->eval, l->run->config->eval.sequences,
                        l->control, !l->run->options->follow, &e));
+    phase(l, DT_PHASE_DECIDE); /* from here on it waits for the others */
     DT_TRY(l->control->evaluated(l->control->self, step, &e, &stop));
     l->stop = l->stop || stop;
     return DT_OK;
