@@ -22,6 +22,11 @@
 enum { EAGER_ENDPOINTS = 64 }; /* up to so many workers all are connected at once */
 #define FLUSH_SECONDS 1.0
 
+struct peer {
+    int64_t pending;     /* requests under way */
+    ucs_status_t broken; /* why its endpoint failed; UCS_OK: it did not */
+};
+
 struct transport {
     struct dt_comm_transport functions;
     const struct comm__ucx *ucx;
@@ -32,8 +37,8 @@ struct transport {
     int32_t rank, size;
     ucp_ep_h *endpoints; /* [size], NULL: not made yet */
     void **addresses;    /* [size] copies, for endpoints that are made late */
-    int32_t broken;      /* peer whose endpoint failed, -1 */
-    ucs_status_t why;
+    struct peer *peers;  /* [size] */
+    bool news;           /* an endpoint failed since progress looked */
 };
 
 static int fail(const struct transport *t, const char *what, ucs_status_t status)
@@ -102,11 +107,10 @@ int dt_comm_environment(bool local, const char *device, char *buf, size_t size,
 static void on_broken(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
     struct transport *t = arg;
-    for (int32_t i = 0; i < t->size && t->broken < 0; i++)
-        if (t->endpoints[i] == endpoint) {
-            t->broken = i;
-            t->why = status;
-        }
+    for (int32_t i = 0; i < t->size; i++)
+        if (t->endpoints[i] == endpoint)
+            t->peers[i].broken = status;
+    t->news = true;
 }
 
 static int make_endpoint(struct transport *t, int32_t peer)
@@ -145,9 +149,27 @@ static int connect_all(void *self, const struct dt_comm_address *table, int32_t 
 
 /* ---- Messages ---- */
 
+static int lost(const struct transport *t, int32_t peer)
+{
+    return DT_FAIL(DT_E_PEER, "the connection to worker %d broke: %s", peer,
+                   t->ucx->ucs_status_string(t->peers[peer].broken));
+}
+
+/* False, with r over: its peer is known to be lost. */
+static bool begin(struct transport *t, struct dt_comm_request *r)
+{
+    if (t->peers[r->peer].broken != UCS_OK) {
+        dt_comm_over(r, lost(t, r->peer));
+        return false;
+    }
+    t->peers[r->peer].pending++;
+    return true;
+}
+
 static void over(const struct transport *t, struct dt_comm_request *r, ucs_status_t status)
 {
     int rc = DT_OK;
+    t->peers[r->peer].pending--;
     if (status == UCS_ERR_MESSAGE_TRUNCATED)
         rc = DT_FAIL(DT_E_INTERNAL,
                      "a message from worker %d is longer than the %zu bytes expected; the workers "
@@ -182,6 +204,9 @@ static void on_received(void *request, ucs_status_t status, const ucp_tag_recv_i
     over(t, r, status);
 }
 
+/* A synchronous send is over when its receive has been matched. So who has nothing pending may
+ * leave: all that it sent has arrived. And a peer that left owes nothing: what is pending with it,
+ * even a receive, will never come, and all else is not touched by it. */
 static void send_message(void *self, struct dt_comm_request *r, uint64_t tag)
 {
     struct transport *t = self;
@@ -196,7 +221,10 @@ static void send_message(void *self, struct dt_comm_request *r, uint64_t tag)
             return;
         }
     }
-    void *request = t->ucx->ucp_tag_send_nbx(t->endpoints[r->peer], r->data, r->bytes, tag, &p);
+    if (!begin(t, r))
+        return;
+    void *request =
+        t->ucx->ucp_tag_send_sync_nbx(t->endpoints[r->peer], r->data, r->bytes, tag, &p);
     if (!UCS_PTR_IS_PTR(request))
         over(t, r, UCS_PTR_STATUS(request));
 }
@@ -209,6 +237,8 @@ static void receive_message(void *self, struct dt_comm_request *r, uint64_t tag)
                                              UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
                              .cb.recv = on_received,
                              .user_data = r};
+    if (!begin(t, r))
+        return;
     void *request = t->ucx->ucp_tag_recv_nbx(t->worker, r->data, r->bytes, tag, UINT64_MAX, &p);
     if (UCS_PTR_IS_ERR(request))
         over(t, r, UCS_PTR_STATUS(request));
@@ -218,10 +248,11 @@ static int progress(void *self)
 {
     struct transport *t = self;
     int moved = (int)t->ucx->ucp_worker_progress(t->worker);
-    if (t->broken < 0)
-        return moved;
-    return DT_FAIL(DT_E_PEER, "the connection to worker %d broke: %s", t->broken,
-                   t->ucx->ucs_status_string(t->why));
+    for (int32_t i = 0; t->news && i < t->size; i++)
+        if (t->peers[i].broken != UCS_OK && t->peers[i].pending > 0)
+            return lost(t, i);
+    t->news = false;
+    return moved;
 }
 
 static int arm(void *self)
@@ -286,7 +317,7 @@ static void close_transport(void *self, bool orderly)
     double until = dt_clock_seconds() + FLUSH_SECONDS;
     for (int32_t i = 0; t->endpoints && i < t->size; i++)
         if (t->endpoints[i])
-            close_endpoint(t, t->endpoints[i], orderly && t->broken < 0, until);
+            close_endpoint(t, t->endpoints[i], orderly && t->peers[i].broken == UCS_OK, until);
     if (t->address)
         t->ucx->ucp_worker_release_address(t->worker, t->address);
     if (t->worker)
@@ -297,6 +328,7 @@ static void close_transport(void *self, bool orderly)
         free(t->addresses[i]);
     free(t->addresses);
     free(t->endpoints);
+    free(t->peers);
     free(t);
 }
 
@@ -335,10 +367,10 @@ int dt_comm_ucx_new(int32_t rank, int32_t size, int64_t epoch, struct dt_comm_tr
     DT_TRY(DT_NEW(&t, 1));
     t->rank = rank;
     t->size = size;
-    t->broken = -1;
     DT_CHECK(fail, rc, comm__ucx_load(&t->ucx));
     DT_CHECK(fail, rc, DT_NEW(&t->endpoints, size));
     DT_CHECK(fail, rc, DT_NEW(&t->addresses, size));
+    DT_CHECK(fail, rc, DT_NEW(&t->peers, size));
     DT_CHECK(fail, rc, open_context(t, size));
     DT_CHECK(fail, rc, open_worker(t));
     t->functions = (struct dt_comm_transport){.self = t,
