@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 
 enum {
-    YIELDS = 16,           /* turns before a transport that keeps us awake is only polled */
+    YIELDS = 16, /* turns before a transport that keeps us awake is only polled */
     AWAKE_MILLISECONDS = 1,
     SLEEP_MILLISECONDS = 1000, /* nothing needs it; it bounds the harm of a lost wake-up */
 };

@@ -10,23 +10,26 @@ struct dt_comm_transport {
     int (*address)(void *self, const void **data, size_t *bytes);
     int (*connect)(void *self, const struct dt_comm_address *table, int32_t size);
     /* Start one transfer to or from another worker; when it is over set r->moved (of a receive) and
-     * call dt_comm_over(r, rc) from within this call, progress or close. A send is over only when its
-     * receive has been posted. */
+     * call dt_comm_over(r, rc) from within this call, progress or close. A send is over only when
+     * its receive has been posted. */
     void (*send)(void *self, struct dt_comm_request *r, uint64_t tag);
     void (*recv)(void *self, struct dt_comm_request *r, uint64_t tag);
-    /* Move things on; returns how much happened (0: nothing), or a failure, which ends the epoch. */
+    /* Move things on; returns how much happened (0: nothing), or a failure, which ends the epoch.
+     */
     int (*progress)(void *self);
-    /* Sleep preparation: 1 when the thread may poll descriptor() now, 0 when there is more to do. */
+    /* Sleep preparation: 1 when the thread may poll descriptor() now, 0 when there is more to do.
+     */
     int (*arm)(void *self);
     int (*descriptor)(void *self);
     void (*path)(void *self, int32_t peer, char *out, size_t size);
-    /* Lets go of every request, waiting for no peer, and frees itself. `orderly`: nothing is pending
-     * and no peer is known to be lost, so what is still on its way (acknowledgements) goes out. */
+    /* Lets go of every request, waiting for no peer, and frees itself. `orderly`: nothing is
+     * pending and no peer is known to be lost, so what is still on its way (acknowledgements) goes
+     * out. */
     void (*close)(void *self, bool orderly);
 };
 
-/* The communication thread's answer to a transport: request r is over; a failure's words are in this
- * thread's trail. */
+/* The communication thread's answer to a transport: request r is over; a failure's words are in
+ * this thread's trail. */
 void dt_comm_over(struct dt_comm_request *r, int rc);
 
 /* UCX over what UCX_TLS allows; the environment must stand before the program starts
