@@ -8,7 +8,6 @@
  *
  * Before changing it: after `finished` was called, or the lock released where there is none, a
  * request may already be gone or in use again. */
-#include "base/clock.h"
 #include "comm/internal.h"
 
 #include <poll.h>
