@@ -18,8 +18,9 @@
 #include <unistd.h>
 
 #define TICK 0.05     /* seconds between looks at children and clocks */
-#define END_GRACE 1.0 /* seconds that workers have to leave by themselves */
+#define END_GRACE 3.0 /* seconds that workers have to leave by themselves */
 #define LOG_LINE 4096
+#define LOG_READS 64 /* of a worker in one turn */
 #define FRAME (sizeof(struct dt_msg_spawn) + 16384)
 
 struct child {
@@ -176,8 +177,12 @@ static int send_log(struct agent *a, const struct child *c)
 /* Whole lines, or what fits. */
 static void read_log(struct agent *a, struct child *c)
 {
-    ssize_t n;
-    while ((n = read(c->process.log, c->line + c->filled, LOG_LINE - c->filled)) > 0) {
+    ssize_t n = -1;
+    /* Bounded: a worker that never stops printing must not keep the agent from its pulses. */
+    for (int turn = 0; turn < LOG_READS; turn++) {
+        n = read(c->process.log, c->line + c->filled, LOG_LINE - c->filled);
+        if (n <= 0)
+            break;
         c->filled += (size_t)n;
         for (;;) {
             char *end = memchr(c->line, '\n', c->filled);

@@ -159,6 +159,8 @@ static int claim(struct dt_coordinator *c, const struct dt_msg_saved *m)
     for (uint32_t i = 0; i < m->count; i++) {
         struct dt_msg_range r;
         dt_msg_range_at(m->ranges, i, &r);
+        if (r.file >= DT_STATE_FILES)
+            return DT_FAIL(DT_E_DATA, "a worker wrote to file %u of %d", r.file, DT_STATE_FILES);
         DT_TRY(dt_checkpoint_claim(c->writer, c->o.book->first_file + (int)r.file, (size_t)r.offset,
                                    (size_t)r.length, r.hash));
     }

@@ -146,10 +146,8 @@ static int save(void *self, int64_t step, struct dt_saved *out)
     *out = (struct dt_saved){0};
     DT_TRY(ask(r, frame, dt_pack_save(frame, sizeof frame, r->rank, &m), &r->inbox.has_save,
                SAVE_SECONDS, "a place to save to"));
-    if (!r->inbox.save.go) { /* nobody can: told by the coordinator */
-        out->stop = atomic_load(&r->stop_asked);
+    if (!r->inbox.save.go) /* nobody can: told by the coordinator */
         return DT_OK;
-    }
     int rc = write_part(s, r->inbox.save.directory, &part);
     if (rc == DT_E_PEER || rc == DT_E_EPOCH) {
         dt_checkpoint_part_close(part);

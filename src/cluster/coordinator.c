@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define TICK 0.05
-#define LEAVE_SECONDS 3.0 /* that agents have to say BYE after END */
+#define LEAVE_SECONDS 5.0 /* that agents have to say BYE after END */
 
 /* ---- Telling ---- */
 
@@ -27,7 +27,9 @@ static void send_agent(struct dt_coordinator *c, int64_t agent, const unsigned c
                        int64_t bytes)
 {
     struct dt_link *l = c->agents[agent].link;
-    if (l && dt_link_send(l, frame, bytes) == DT_E_MEMORY)
+    if (bytes < 0)
+        coordinator__end(c, (int)bytes); /* it did not fit: nobody would know what to wait for */
+    else if (l && dt_link_send(l, frame, bytes) == DT_E_MEMORY)
         coordinator__lost_agent(c, agent, "does not take what is sent to it");
 }
 
@@ -224,6 +226,10 @@ static void take_ready(struct dt_coordinator *c, const struct dt_frame *f)
     json_t *o = json_loadb((const char *)f->payload, f->bytes, 0, NULL);
     const char *words = json_string_value(json_object_get(o, "words"));
     int32_t there = 0;
+    if (c->stage != STAGE_READY || c->workers[f->rank].ready) {
+        json_decref(o);
+        return;
+    }
     c->workers[f->rank].ready = true;
     for (int32_t i = 0; i < c->o.job.workers; i++)
         there += c->workers[i].ready;

@@ -63,6 +63,12 @@ void coordinator__died(struct dt_coordinator *c, const struct dt_frame *f)
     lose(c, f->rank, m.words);
 }
 
+/* A failure that says it is none would end the run as done. */
+static int failure(int code)
+{
+    return code < 0 ? code : DT_E_INTERNAL;
+}
+
 /* A worker (or, rank DT_EVERYBODY, an agent) cannot go on. */
 void coordinator__failed(struct dt_coordinator *c, const struct dt_frame *f, bool broken)
 {
@@ -70,7 +76,7 @@ void coordinator__failed(struct dt_coordinator *c, const struct dt_frame *f, boo
     if (dt_unpack_failed(f, f->rank < 0 ? &other : m) < 0 || c->stage >= STAGE_ENDING)
         return;
     if (f->rank < 0) {
-        coordinator__end(c, DT_FAIL(other.code, "the agent on %s", other.words));
+        coordinator__end(c, DT_FAIL(failure(other.code), "the agent on %s", other.words));
         return;
     }
     if (broken) {
@@ -78,7 +84,8 @@ void coordinator__failed(struct dt_coordinator *c, const struct dt_frame *f, boo
         return;
     }
     char who[DT_MSG_HOST + 64];
-    coordinator__end(c, DT_FAIL(m->code, "%s: %s", name_of(c, f->rank, who, sizeof who), m->words));
+    coordinator__end(
+        c, DT_FAIL(failure(m->code), "%s: %s", name_of(c, f->rank, who, sizeof who), m->words));
 }
 
 void coordinator__pulse(struct dt_coordinator *c, const struct dt_frame *f)
