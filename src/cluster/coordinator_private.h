@@ -29,6 +29,7 @@ struct coordinator__worker {
     double heard;      /* clock of its last frame */
     double progressed; /* clock when `pulse.progress` or its phase last changed */
     struct dt_msg_pulse pulse;
+    bool aborted; /* it died by SIGABRT; judged like a hint */
     double broken_at; /* it said that a peer is lost, 0: no */
     struct dt_msg_failed broken;
 };

@@ -8,6 +8,7 @@
 #include "cluster/coordinator_private.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <string.h>
 
 #define HINT_SECONDS 0.5    /* that a broken link may wait for its explanation */
@@ -60,6 +61,12 @@ void coordinator__died(struct dt_coordinator *c, const struct dt_frame *f)
         return;
     if (w->broken_at > 0 && m.exit_code >= 0) /* it left because of another */
         return;
+    if (m.signal ==
+        SIGABRT) { /* a library gave up: mostly because of a peer that died a moment ago */
+        w->aborted = true;
+        w->broken_at = dt_clock_seconds();
+        return;
+    }
     lose(c, f->rank, m.words);
 }
 
@@ -164,8 +171,11 @@ static bool broken(struct dt_coordinator *c, int32_t rank, double now)
     char what[DT_MSG_WORDS];
     if (w->broken_at <= 0 || now - w->broken_at < HINT_SECONDS)
         return false;
-    snprintf(what, sizeof what, "lost its connection to another worker, who is alive: %.600s",
-             w->broken.words);
+    if (w->aborted)
+        snprintf(what, sizeof what, "was killed by signal %d (SIGABRT)", SIGABRT);
+    else
+        snprintf(what, sizeof what, "lost its connection to another worker, who is alive: %.600s",
+                 w->broken.words);
     lose(c, rank, what);
     return true;
 }
