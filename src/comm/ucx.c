@@ -81,10 +81,10 @@ static bool add_setting(const char *settings[16], int *n, const char *setting)
 int dt_comm_environment(bool local, const char *device, char *buf, size_t size,
                         const char *settings[16])
 {
-    /* DEBUG_SIGNO: without it UCX takes SIGHUP for a wish to read debug messages. Not set on purpose:
-     * UCX_CMA_MEMORY_INVALIDATE=y, with which endpoints that notice a lost peer would use CMA (1.4
-     * times faster between local workers); UCX 1.13 then fails an assertion in a survivor in one of
-     * six deaths, and survivors are what epochs are for. */
+    /* DEBUG_SIGNO: without it UCX takes SIGHUP for a wish to read debug messages. Not set on
+     * purpose: UCX_CMA_MEMORY_INVALIDATE=y, with which endpoints that notice a lost peer would use
+     * CMA (1.4 times faster between local workers); UCX 1.13 then fails an assertion in a survivor
+     * in one of six deaths, and survivors are what epochs are for. */
     static const char *const fixed[] = {"UCX_TLS=sysv,cma,tcp,self", "UCX_MM_ERROR_HANDLING=y",
                                         "UCX_KEEPALIVE_INTERVAL=1s", "UCX_HANDLE_ERRORS=none",
                                         "UCX_LOG_LEVEL=error",       "UCX_DEBUG_SIGNO=0"};

@@ -9,7 +9,6 @@
 
 #include "unit/comm/processes.h"
 
-
 enum { EPOCHS = 8 };
 static unsigned char data[4 << 20];
 
