@@ -61,7 +61,7 @@ int64_t dt_dispatch_most_tokens(const struct dt_plan *p, int32_t rank, int64_t t
     return most < (double)tokens ? (int64_t)most : tokens;
 }
 
-static int64_t microbatch_room(const struct dt_plan *p, int64_t tokens)
+int64_t dt_dispatch_most_microbatches(const struct dt_plan *p, int64_t tokens)
 {
     return 2 * (tokens / p->microbatch_tokens) + 2;
 }
@@ -71,7 +71,7 @@ int dt_dispatch_new(const struct dt_plan *p, int64_t sequences, int64_t tokens,
 {
     int rc;
     *out = (struct dt_dispatch){.batch_sequences = sequences,
-                                .microbatch_room = microbatch_room(p, tokens)};
+                                .microbatch_room = dt_dispatch_most_microbatches(p, tokens)};
     DT_CHECK(fail, rc, DT_NEW(&out->sequence, sequences));
     DT_CHECK(fail, rc, DT_NEW(&out->order, sequences));
     DT_CHECK(fail, rc, DT_NEW(&out->worker, sequences));
@@ -87,7 +87,7 @@ fail:
 size_t dt_dispatch_bytes(const struct dt_plan *p, int64_t sequences, int64_t tokens)
 {
     return (size_t)sequences * (2 * sizeof(int64_t) + sizeof(int32_t)) +
-           (size_t)microbatch_room(p, tokens) * 2 * sizeof(int64_t);
+           (size_t)dt_dispatch_most_microbatches(p, tokens) * 2 * sizeof(int64_t);
 }
 
 void dt_dispatch_free(struct dt_dispatch *d)

@@ -52,6 +52,8 @@ struct dt_dispatch {
  */
 int64_t dt_dispatch_most_tokens(const struct dt_plan *p, int32_t rank, int64_t tokens,
                                 int64_t longest);
+/* The most micro-batches of a part of up to `tokens`. */
+int64_t dt_dispatch_most_microbatches(const struct dt_plan *p, int64_t tokens);
 /* Arrays for batches of up to `sequences` sequences and parts of up to `tokens` input tokens;
  * nothing allocates afterwards. */
 int dt_dispatch_new(const struct dt_plan *p, int64_t sequences, int64_t tokens,

@@ -8,9 +8,8 @@
 #include "base/error.h"
 #include "ops/ops.h"
 
-#define SUM_CHUNK                                                                                  \
-    8192 /* elements that stay in the first-level cache while all senders are added                \
-          */
+/* Elements that stay in the first-level cache while all senders are added. */
+#define SUM_CHUNK 8192
 
 static unsigned char *at(const void *base, int64_t element, const struct dt_exchange *x)
 {
@@ -130,7 +129,6 @@ static void take_in(struct dt_exchange *x, struct exchange__bucket *b)
         sum_dense(x, b);
     else
         sum_boxes(x, b);
-    atomic_store(&b->received, 1);
 }
 
 /* ---- One bucket's life ---- */
@@ -236,8 +234,10 @@ static void begin(struct dt_exchange *x, struct exchange__bucket *b)
             pack(x, t, slot + t->slot_at);
         post(x, b, t, true, t->in_place ? at(x->from, t->at, x) : slot + t->slot_at);
     }
-    if (b->receive_messages == 0)
+    if (b->receive_messages == 0) {
         take_in(x, b);
+        atomic_store(&b->received, 1);
+    }
     if (atomic_fetch_sub(&b->left, 1) == 1)
         over(x, b);
 }

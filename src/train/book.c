@@ -116,14 +116,6 @@ static int count_skips(struct dt_book *b, const struct dt_decision *d)
     return DT_OK;
 }
 
-static bool redo(const struct dt_decision *d)
-{
-    for (int64_t i = 0; i < d->spaces; i++)
-        if (d->space[i].action == DT_REDO)
-            return true;
-    return false;
-}
-
 int dt_book_decide(struct dt_book *b, const struct dt_vote *sum, bool stop, int64_t resident,
                    struct dt_decision *out)
 {
@@ -133,7 +125,7 @@ int dt_book_decide(struct dt_book *b, const struct dt_vote *sum, bool stop, int6
     for (int64_t i = 0; i < b->spaces; i++)
         out->space[i] = dt_decide_space(&b->optimizer, &sum->space[i], sum->step, sum->attempt);
     out->stop = false;
-    if (redo(out)) {
+    if (dt_decision_redo(out)) {
         dt_warn("step %lld: sums of gradients are too large for their scale; the step is run again "
                 "with a smaller one",
                 (long long)sum->step);

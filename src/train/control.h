@@ -55,6 +55,9 @@ struct dt_decision {
     bool stop;                       /* checkpoint after this step and end, work remains */
 };
 
+/* Is the step run again with a smaller scale? Then nothing of it was applied. */
+bool dt_decision_redo(const struct dt_decision *d);
+
 /* An evaluation, or one worker's part of it. */
 struct dt_evaluation {
     struct dt_u128 loss; /* summed, nats (dt_loss_value) */

@@ -73,6 +73,14 @@ static double norm_of(const struct dt_space_vote *v)
     return sqrt(ldexp(sum, -80 - v->scale_log2));
 }
 
+bool dt_decision_redo(const struct dt_decision *d)
+{
+    for (int64_t i = 0; i < d->spaces; i++)
+        if (d->space[i].action == DT_REDO)
+            return true;
+    return false;
+}
+
 static enum dt_action action_of(const struct dt_space_vote *v, int64_t attempt)
 {
     if (!v->finite || v->loss_tokens == 0)

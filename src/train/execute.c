@@ -60,7 +60,7 @@ static struct dt_model_options model_options(const struct dt_plan *plan,
 /* The schedule, for the most micro-batches that a part of a batch can have. */
 static int open_tables(struct dt_executor *e, const struct dt_executor_options *o)
 {
-    int64_t microbatches = 2 * (own_tokens(&e->plan, o) / o->microbatch_tokens) + 2;
+    int64_t microbatches = dt_dispatch_most_microbatches(&e->plan, own_tokens(&e->plan, o));
     e->bound = o->bound;
     DT_TRY(dt_schedule_new(&e->plan, microbatches, &e->schedule));
     return DT_NEW(&e->start, o->bound.sequences + microbatches);
@@ -212,9 +212,8 @@ static int vote(struct dt_executor *e, const struct pass *p)
     return p->control->vote(p->control->self, &v);
 }
 
-static int decide(struct dt_executor *e, const struct pass *p)
+static int decide(const struct pass *p)
 {
-    (void)e;
     p->control->phase(p->control->self, DT_PHASE_DECIDE);
     DT_TRY(p->control->decide(p->control->self, p->decision));
     p->control->phase(p->control->self, DT_PHASE_STEP);
@@ -268,7 +267,7 @@ static int run_one(struct dt_executor *e, struct pass *p, const struct dt_instru
     case DT_OP_VOTE:
         return p->control ? vote(e, p) : DT_OK;
     case DT_OP_DECIDE:
-        return p->control ? decide(e, p) : DT_OK;
+        return p->control ? decide(p) : DT_OK;
     case DT_OP_UPDATE:
         if (p->control)
             update(e, p);
@@ -291,21 +290,13 @@ static int run(struct dt_executor *e, struct pass *p, bool train)
     return DT_OK;
 }
 
-static bool again(const struct dt_decision *d)
-{
-    for (int64_t k = 0; k < d->spaces; k++)
-        if (d->space[k].action == DT_REDO)
-            return true;
-    return false;
-}
-
 int dt_executor_step(struct dt_executor *e, const struct dt_global_batch *batch, int64_t step,
                      struct dt_control *control, struct dt_decision *decision)
 {
     struct pass p = {.batch = batch, .step = step, .control = control, .decision = decision};
     do
         DT_TRY(run(e, &p, true));
-    while (again(decision) && ++p.attempt);
+    while (dt_decision_redo(decision) && ++p.attempt);
     return DT_OK;
 }
 
